@@ -1,0 +1,197 @@
+"""Checks of user input, shared by the whole library.
+
+Checks of *values* (NaN, levels) need the numbers, so they are skipped whenever `tracing` is true:
+under `torch.compile`, `torch.export` and functorch transforms there are no numbers to look at.
+Checks of *shapes* always run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from .errors import ContextError, LevelError, NonFiniteError, ShapeError, UnknownNameError
+
+__all__ = [
+    "check_context",
+    "check_features",
+    "check_finite",
+    "check_levels",
+    "check_reduction",
+    "lookup",
+    "reduce",
+    "tracing",
+]
+
+T = TypeVar("T")
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def tracing() -> bool:
+    """Whether code runs under compilation, export, `torch.jit.trace` or a functorch transform.
+
+    Data-dependent Python control flow is impossible there.
+
+    Example:
+        >>> tracing()
+        False
+        >>> torch.func.vmap(lambda x: x + float(tracing()))(torch.zeros(2))
+        tensor([1., 1.])
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    # functorch has no public way to ask; an empty interpreter stack means no transform is active.
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def check_finite(x: Tensor, name: str = "x") -> Tensor:
+    """Return `x`, or raise `NonFiniteError` when it contains NaN or infinity.
+
+    Example:
+        >>> check_finite(torch.tensor([0.0, float("nan")]), "target")
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.NonFiniteError: target has 1 NaN or infinite value out of 2; ...
+    """
+    if tracing():
+        return x
+    finite = torch.isfinite(x)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        plural = "s" if bad > 1 else ""
+        raise NonFiniteError(
+            f"{name} has {bad} NaN or infinite value{plural} out of {x.numel()}; "
+            "drop or impute them first."
+        )
+    return x
+
+
+def check_levels(u: Tensor, name: str = "level") -> Tensor:
+    """Return `u`, or raise `LevelError` when it is not everywhere in [0, 1].
+
+    Example:
+        >>> check_levels(torch.tensor([0.0, 1.0]))
+        tensor([0., 1.])
+        >>> check_levels(torch.tensor(95.0))
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.LevelError: level must lie in [0, 1], but 1 of 1 values does not (95.0); ...
+    """
+    if tracing():
+        return u
+    inside = (u >= 0) & (u <= 1)
+    if not bool(inside.all()):
+        bad = u[~inside]
+        raise LevelError(
+            f"{name} must lie in [0, 1], but {bad.numel()} of {u.numel()} values does not "
+            f"({bad.flatten()[0].item()}); pass probabilities, not percentages."
+        )
+    return u
+
+
+def check_features(x: Tensor, features: int, name: str = "x") -> Tensor:
+    """Return `x`, or raise when its last dimension is not `features` or it is not finite.
+
+    Example:
+        >>> check_features(torch.zeros(5, 3), 2)
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.ShapeError: x must have shape (..., 2), got (5, 3).
+    """
+    if x.dim() == 0 or x.shape[-1] != features:
+        raise ShapeError(f"{name} must have shape (..., {features}), got {tuple(x.shape)}.")
+    return check_finite(x, name)
+
+
+def check_context(
+    context: Tensor | None,
+    features: int,
+    batch_shape: Sequence[int] | None = None,
+    name: str = "context",
+) -> Tensor | None:
+    """Return `context`, or raise when it does not fit a model with `features` context features.
+
+    Args:
+        context: shape (..., features), or None.
+        features: what the model was built for; 0 means an unconditional model.
+        batch_shape: when given, `context.shape[:-1]` must broadcast with it.
+        name: what to call the tensor in the message.
+
+    Raises:
+        ContextError: missing although features > 0, or given although features == 0.
+        ShapeError: wrong last dimension, or not broadcastable with `batch_shape`.
+        NonFiniteError: NaN or infinite values.
+
+    Example:
+        >>> check_context(None, 3)
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.ContextError: context is missing: this model needs one of shape (..., 3).
+    """
+    if context is None:
+        if features:
+            raise ContextError(
+                f"{name} is missing: this model needs one of shape (..., {features})."
+            )
+        return None
+    if not features:
+        raise ContextError(
+            f"{name} was given to an unconditional model; build it with "
+            f"context={context.shape[-1] if context.dim() else 1} or leave it out."
+        )
+    check_features(context, features, name)
+    if batch_shape is not None:
+        try:
+            torch.broadcast_shapes(batch_shape, context.shape[:-1])  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            raise ShapeError(
+                f"{name} has batch shape {tuple(context.shape[:-1])}, which does not broadcast "
+                f"with {tuple(batch_shape)}."
+            ) from None
+    return context
+
+
+def lookup(name: str, table: Mapping[str, T], kind: str) -> T:
+    """Return `table[name]`, or raise `UnknownNameError` listing the known names.
+
+    Example:
+        >>> lookup("cubic", {"affine": 1, "spline": 2}, "transformer")
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.UnknownNameError: unknown transformer 'cubic'; choose from affine, spline.
+    """
+    if name not in table:
+        raise UnknownNameError(f"unknown {kind} {name!r}; choose from {', '.join(sorted(table))}.")
+    return table[name]
+
+
+def check_reduction(reduction: str) -> str:
+    """Return `reduction`, or raise `UnknownNameError` when it is not mean, sum or none."""
+    if reduction not in REDUCTIONS:
+        raise UnknownNameError(
+            f"unknown reduction {reduction!r}; choose from {', '.join(REDUCTIONS)}."
+        )
+    return reduction
+
+
+def reduce(loss: Tensor, reduction: str = "mean") -> Tensor:
+    """Apply a reduction name to a tensor of losses.
+
+    Args:
+        loss: any shape.
+        reduction: "mean", "sum" or "none" (returned as it is).
+
+    Example:
+        >>> reduce(torch.tensor([1.0, 3.0]), "mean")
+        tensor(2.)
+    """
+    check_reduction(reduction)
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    return loss
