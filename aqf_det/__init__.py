@@ -1,0 +1,13 @@
+"""MMDetection 3 extension: box heads whose output is a flow per coordinate.
+
+Importing this package first makes the installed MMDetection stack run on current PyTorch
+(see :mod:`aqf_det.compat`), then registers everything the package adds.
+"""
+
+from aqf_det import compat
+
+compat.apply()
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "compat"]
