@@ -1,0 +1,42 @@
+"""Affine maps of a normal variable: the Gaussian, and with a flow around it, MAF."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..normal import base_to_level, log_density
+from .base import Direction, Transformer
+
+__all__ = ["Affine"]
+
+
+class Affine(Transformer):
+    """y = location + scale * z, that is N(location, scale^2); zero parameters give N(0, 1).
+
+    Example:
+        >>> t = Affine()
+        >>> h = t.gaussian_params(torch.tensor([1.0]), torch.tensor([2.0]))
+        >>> t.quantile(torch.tensor([0.5]), h), t.cdf(torch.tensor([1.0]), h)
+        (tensor([1.]), tensor([0.5000]))
+    """
+
+    closed_inverse = True
+
+    def __init__(self, direction: Direction = "quantile") -> None:
+        super().__init__(0, direction)
+
+    def core(self, a: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
+        return a, torch.zeros_like(a) if slope else None
+
+    def core_inverse(self, b: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
+        return self.core(b, shape, slope)
+
+    def crps(self, y: Tensor, h: Tensor) -> Tensor:
+        """scale * (t (2 Phi(t) - 1) + 2 N(t) - 1 / sqrt(pi)) with t = (y - location) / scale."""
+        t, log_slope = self.to_base_and_slope(y, h)
+        spread = t * (2.0 * base_to_level(t) - 1.0) + 2.0 * log_density(t).exp()
+        return (-log_slope).exp() * (spread - 1.0 / math.sqrt(math.pi))

@@ -1,0 +1,232 @@
+"""What every transformer shares: location, scale, the two directions and what follows from them.
+
+A transformer is a family of strictly increasing maps between a standard normal variable z and an
+outcome y, one map per parameter vector h = [location, raw scale, shape parameters]:
+
+    direction "quantile":   y = location + scale * m(z; shape)
+    direction "cdf":        z = m((y - location) / scale; shape)
+
+A family implements the core map m and, if it has one in closed form, its inverse. Everything else
+is derived here: quantiles Q(u) = y(Phi^-1(u)), the CDF F(y) = Phi(z(y)), densities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ShapeError, UnknownNameError
+from ..inversion import invert_monotone
+from ..normal import base_to_level, level_to_base, log_density
+
+__all__ = ["Direction", "Transformer", "bounded", "by_rows", "unbounded"]
+
+Direction = Literal["quantile", "cdf"]
+
+# log(scale) stays within +-LOG_SCALE_LIMIT, so that no finite parameter overflows float32.
+LOG_SCALE_LIMIT = 14.0
+
+
+def bounded(raw: Tensor, limit: float) -> Tensor:
+    """Squash to (-limit, limit) by raw / (1 + |raw| / limit): cheap, slope 1 at 0, never flat.
+
+    Used for every logarithm of a positive quantity: exp(bounded(raw, 8)) cannot overflow or vanish.
+
+    Example:
+        >>> bounded(torch.tensor([0.0, 8.0, -1e30]), 8.0)
+        tensor([ 0.,  4., -8.])
+    """
+    return raw / (1.0 + raw.abs() / limit)
+
+
+def unbounded(value: Tensor, limit: float) -> Tensor:
+    """Inverse of `bounded`; values beyond +-limit are first moved just inside.
+
+    Example:
+        >>> unbounded(bounded(torch.tensor([-3.0, 5.0]), 8.0), 8.0)
+        tensor([-3.0000,  5.0000])
+    """
+    value = value.clamp(min=-0.999 * limit, max=0.999 * limit)
+    return value / (1.0 - value.abs() / limit)
+
+
+def by_rows(
+    x: Tensor, tables: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], Callable[[Tensor], Tensor]]:
+    """Bring points and per-parameter tables to the layout "one row of points per table", to gather.
+
+    Args:
+        x: points of shape (...).
+        tables: of shape (..., T), T may differ; their common leading shape broadcasts with x.
+
+    Returns:
+        x of shape (*B, A), tables of shape (*B, T), and the function that brings results of shape
+        (*B, A) back to the broadcast shape of the inputs.
+    """
+    lead = tables[0].shape[:-1]
+    extra = x.dim() - len(lead)
+    restore: Callable[[Tensor], Tensor]
+    if x.dim() and len(lead) and lead[-1] == 1:
+        tables, restore = [table.squeeze(-2) for table in tables], _unchanged
+    elif extra > 0:
+        # Leading dimensions that only the points have (samples) become the points of one row.
+        samples = x.shape[:extra]
+        x = x.flatten(0, extra - 1).movedim(0, -1)
+        restore = lambda out: out.movedim(-1, 0).reshape(*samples, *out.shape[:-1])  # noqa: E731
+    else:
+        x, restore = x.unsqueeze(-1), _last_squeezed
+    batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+        x.shape[:-1], tables[0].shape[:-1]
+    )
+    x = x.expand(*batch, x.shape[-1])
+    return x, [table.expand(*batch, table.shape[-1]) for table in tables], restore
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def _last_squeezed(x: Tensor) -> Tensor:
+    return x.squeeze(-1)
+
+
+def _float(x: Tensor) -> Tensor:
+    """Half precision is only for the network that computes h; maps need at least float32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+class Transformer(nn.Module):
+    """A family of increasing maps between z ~ N(0, 1) and an outcome y, see the module docstring.
+
+    Attributes:
+        n_params: how many numbers per scalar variable the conditioner must emit.
+        direction: which of Q ("quantile") and F ("cdf") the core map parametrises.
+        closed_form: which of "quantile" and "cdf" need no root finding.
+
+    Shapes everywhere: z, y, u are (...) and h is (..., n_params) whose leading shape broadcasts
+    with them; A levels per parameter vector are evaluated with `h.unsqueeze(-2)` against (..., A).
+    Zero parameters give the identity y = z, or a map near it.
+    """
+
+    closed_inverse: ClassVar[bool] = False
+
+    def __init__(self, n_shape_params: int, direction: Direction = "quantile") -> None:
+        super().__init__()
+        if direction not in ("quantile", "cdf"):
+            raise UnknownNameError(f"unknown direction {direction!r}; choose from quantile, cdf.")
+        self.direction: Direction = direction
+        self.n_params = 2 + n_shape_params
+
+    @property
+    def closed_form(self) -> frozenset[str]:
+        """The directions that are evaluated in closed form."""
+        return (
+            frozenset(("quantile", "cdf")) if self.closed_inverse else frozenset((self.direction,))
+        )
+
+    # What a family implements. `shape` is whatever its `prepare` returns, computed once per h.
+
+    def prepare(self, shape: Tensor) -> Any:
+        """Turn shape parameters (..., n_params - 2) into what the core map needs."""
+        raise NotImplementedError
+
+    def core(self, a: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
+        """The increasing map m(a) and, if `slope`, log m'(a)."""
+        raise NotImplementedError
+
+    def core_inverse(self, b: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
+        """a with m(a) = b and, if `slope`, log da/db; by root finding unless overridden."""
+        a = invert_monotone(lambda t: self._core_and_slope(t, shape), b)
+        return a, -cast(Tensor, self.core(a, shape, True)[1]) if slope else None
+
+    def _core_and_slope(self, a: Tensor, shape: Any) -> tuple[Tensor, Tensor]:
+        value, log_slope = self.core(a, shape, True)
+        return value, cast(Tensor, log_slope).exp()
+
+    # The two directions.
+
+    def from_base(self, z: Tensor, h: Tensor) -> Tensor:
+        """y of shape broadcast(z, h[..., 0])."""
+        return self._from_base(z, h, False)[0]
+
+    def from_base_and_slope(self, z: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """(y, log dy/dz)."""
+        return cast(tuple[Tensor, Tensor], self._from_base(z, h, True))
+
+    def to_base(self, y: Tensor, h: Tensor) -> Tensor:
+        """z of shape broadcast(y, h[..., 0])."""
+        return self._to_base(y, h, False)[0]
+
+    def to_base_and_slope(self, y: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """(z, log dz/dy)."""
+        return cast(tuple[Tensor, Tensor], self._to_base(y, h, True))
+
+    def _from_base(self, z: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
+        with _full_precision(h):
+            z, loc, log_scale, shape = self._split(z, h)
+            run = self.core if self.direction == "quantile" else self.core_inverse
+            value, log_slope = run(z, shape, slope)
+            y = loc + log_scale.exp() * value
+            return y, None if log_slope is None else log_slope + log_scale
+
+    def _to_base(self, y: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
+        with _full_precision(h):
+            y, loc, log_scale, shape = self._split(y, h)
+            run = self.core_inverse if self.direction == "quantile" else self.core
+            z, log_slope = run((y - loc) * (-log_scale).exp(), shape, slope)
+            return z, None if log_slope is None else log_slope - log_scale
+
+    def _split(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
+        if h.dim() == 0 or h.shape[-1] != self.n_params:
+            raise ShapeError(
+                f"h must have shape (..., {self.n_params}) for {type(self).__name__}, "
+                f"got {tuple(h.shape)}."
+            )
+        x, h = _float(x), _float(h)
+        shape = self.prepare(h[..., 2:]) if self.n_params > 2 else None
+        return x, h[..., 0], bounded(h[..., 1], LOG_SCALE_LIMIT), shape
+
+    # Derived quantities.
+
+    def quantile(self, u: Tensor, h: Tensor) -> Tensor:
+        """Q(u), finite for every u in [0, 1]."""
+        return self.from_base(level_to_base(_float(u)), h)
+
+    def cdf(self, y: Tensor, h: Tensor) -> Tensor:
+        """F(y) in [0, 1]."""
+        return base_to_level(self.to_base(y, h))
+
+    def log_prob(self, y: Tensor, h: Tensor) -> Tensor:
+        """log F'(y) = log N(z) + log dz/dy."""
+        z, log_slope = self.to_base_and_slope(y, h)
+        return log_density(z) + log_slope
+
+    def crps(self, y: Tensor, h: Tensor) -> Tensor | None:
+        """The CRPS of the map's distribution at y in closed form, or None if there is none."""
+        return None
+
+    def gaussian_params(self, loc: Tensor, scale: Tensor) -> Tensor:
+        """Parameters h (..., n_params) with zero shape: N(loc, scale^2) where zero is the identity.
+
+        Args:
+            loc: (...).
+            scale: positive, broadcasts with loc.
+        """
+        raw = unbounded(scale.log(), LOG_SCALE_LIMIT) + torch.zeros_like(loc)
+        loc = loc + torch.zeros_like(raw)
+        shape = loc.new_zeros(*loc.shape, self.n_params - 2)
+        return torch.cat([torch.stack([loc, raw], -1), shape], -1)
+
+    def extra_repr(self) -> str:
+        return f"direction={self.direction!r}, n_params={self.n_params}"
