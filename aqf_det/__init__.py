@@ -4,10 +4,9 @@ Importing this package first makes the installed MMDetection stack run on curren
 (see :mod:`aqf_det.compat`), then registers everything the package adds.
 """
 
+from aqf_core import __version__
 from aqf_det import compat
 
 compat.apply()
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "compat"]

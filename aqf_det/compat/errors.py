@@ -10,7 +10,7 @@ class DetectionStackError(ImportError):
 
 
 class MissingOpError(NotImplementedError):
-    """An mmcv op that exists only in a compiled mmcv was called without one.
+    """An op that exists only in a compiled mmcv was called without one.
 
     Args:
         op: Name of the op as mmcv asks for it, e.g. ``"carafe_forward"``.
@@ -18,9 +18,10 @@ class MissingOpError(NotImplementedError):
 
     def __init__(self, op: str) -> None:
         super().__init__(
-            f"The mmcv op '{op}' has no pure-Python version here; to use it, build mmcv from source "
-            "against the installed PyTorch (pip install --no-binary mmcv mmcv==2.1.0), "
-            "which then replaces the Python ops by itself."
+            f"The mmcv op '{op}' exists only in a compiled mmcv: build one for your PyTorch with "
+            "MMCV_WITH_OPS=1 pip install --no-build-isolation --no-binary mmcv 'mmcv==2.1.0' "
+            "(https://mmcv.readthedocs.io/en/latest/get_started/build.html), which is then used by "
+            "itself."
         )
         self.op = op
 

@@ -5,7 +5,7 @@
 """
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from aqf_det.compat.ops.precision import compute_dtype
@@ -83,12 +83,12 @@ def softmax_focal_loss_backward(
 ) -> None:
     """Fill ``grad_input`` with d loss / d logit, where ``input`` = softmax(logits).
 
-    ``alpha (gamma (1-p_t)^(gamma-1) p_t log p_t - (1-p_t)^gamma) (1[c = t] - p_c)``; the first factor
-    is left in ``buff``.
+    The gradient is ``b (1[c = t] - p_c)`` with ``b``, left in ``buff``, equal to
+    ``alpha (gamma (1-p_t)^(gamma-1) p_t log p_t - (1-p_t)^gamma)``.
     """
     p, log_p, row_weight = _softmax_terms(input, target, weight)
     q = 1 - p
-    # At p = 1 the product (1-p)^(gamma-1) log p tends to 0 for gamma > 0, though gamma < 1 gives inf * 0.
+    # (1-p)^(gamma-1) log p tends to 0 at p = 1, where gamma < 1 would compute inf * 0.
     focus = torch.where(q > 0, gamma * q ** (gamma - 1) * p * log_p, torch.zeros_like(p))
     factor = alpha * (focus - q**gamma) * row_weight
     buff.copy_(factor)
