@@ -216,6 +216,11 @@ class Transformer(nn.Module):
         """The CRPS of the map's distribution at y in closed form, or None if there is none."""
         return None
 
+    def location_scale(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Location and scale (...) of parameters h (..., n_params)."""
+        h = _float(h)
+        return h[..., 0], bounded(h[..., 1], LOG_SCALE_LIMIT).exp()
+
     def gaussian_params(self, loc: Tensor, scale: Tensor) -> Tensor:
         """Parameters h (..., n_params) with zero shape: N(loc, scale^2) where zero is the identity.
 
