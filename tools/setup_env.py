@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -168,6 +169,16 @@ def pip_failure(output: str, log: Path) -> str:
     return f"pip failed ({reason}); its whole output is in {log}"
 
 
+def pip_progress(output: str) -> str:
+    """What pip is doing, from the last line of its output that tells."""
+    steps = re.findall(r"^ *((?:Collecting|Downloading|Building|Installing) .*)$", output, re.M)
+    if not steps:
+        return "Looking at what is installed"
+    if steps[-1].startswith("Installing collected packages"):
+        return f"Installing {steps[-1].count(',') + 1} packages"
+    return str(steps[-1])[:80]
+
+
 def pip_environment() -> Dict[str, str]:
     """The user's environment without the settings that would aim pip at another place."""
     unwanted = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX"}
@@ -189,8 +200,8 @@ def pip_install(venv: Path, arguments: Sequence[str], started: float) -> None:
                     status = process.wait(timeout=PROGRESS_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    doing = last_line(log.read_text(errors="replace"))
-                    say(f"  {time.time() - started:3.0f} s  {doing:.80}")
+                    doing = pip_progress(log.read_text(errors="replace"))
+                    say(f"  {time.time() - started:3.0f} s  {doing}")
         except BaseException:
             process.kill()
             process.wait()
@@ -296,6 +307,7 @@ def main(arguments: Optional[List[str]] = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="default: %(default)s")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that pip is stopped as well
     try:
         set_up(Path(os.path.abspath(str(options.venv))))
     except SetupError as error:
