@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .levels import LevelStrategy, make_levels
+from .losses.cdf import gauss_legendre
 from .normal import base_to_level, random_level_to_base
 from .spaces import OutputSpace
 from .transformers.base import Transformer
@@ -112,7 +111,7 @@ def _squared_distance(
     between nodes that move at every call, and a step-like F is integrated without bias.
     """
     strategy = make_levels(levels)
-    node, weight = (y.new_tensor(values) for values in _gauss_legendre(2 * strategy.n))
+    node, weight = gauss_legendre(2 * strategy.n, dtype=y.dtype, device=y.device)
     jitter = torch.ones_like(y)
     if getattr(strategy, "name", "fixed") != "fixed":
         jitter = torch.exp(torch.rand_like(y) - 0.5)
@@ -162,10 +161,3 @@ def _segment(length: Tensor, jitter: Tensor, node: Tensor) -> tuple[Tensor, Tens
 def _by_level(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function of (..., features) to (..., features, A)."""
     return function(x.movedim(-1, 0)).movedim(0, -1)
-
-
-@lru_cache
-def _gauss_legendre(n: int) -> tuple[list[float], list[float]]:
-    """Nodes and weights of the n-point rule on (0, 1)."""
-    node, weight = np.polynomial.legendre.leggauss(n)
-    return (0.5 * (node + 1.0)).tolist(), (0.5 * weight).tolist()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..normal import base_to_level, log_density
+from ..losses.parametric import gaussian_crps
 from .base import Direction, Transformer
 
 __all__ = ["Affine"]
@@ -37,6 +36,5 @@ class Affine(Transformer):
 
     def crps(self, y: Tensor, h: Tensor) -> Tensor:
         """scale * (t (2 Phi(t) - 1) + 2 N(t) - 1 / sqrt(pi)) with t = (y - location) / scale."""
-        t, log_slope = self.to_base_and_slope(y, h)
-        spread = t * (2.0 * base_to_level(t) - 1.0) + 2.0 * log_density(t).exp()
-        return (-log_slope).exp() * (spread - 1.0 / math.sqrt(math.pi))
+        loc, scale = self.location_scale(h)
+        return gaussian_crps(loc, scale, y, reduction="none")

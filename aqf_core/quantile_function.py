@@ -1,0 +1,197 @@
+"""The one-dimensional case: a conditional quantile function, for regressors and box heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from .conditioners.independent import Independent
+from .distributions import ScalarPredictive
+from .errors import ShapeError
+from .objectives import Levels, conditional_loss
+from .spaces import OutputSpace, Support
+from .transformers import Direction, Transformer, make_transformer
+from .validation import check_context, check_finite, reduce
+
+__all__ = ["QuantileDistribution", "QuantileFunction"]
+
+
+class QuantileDistribution(ScalarPredictive):
+    """The distribution with quantile function Q(u) = space.to_data(transformer.quantile(u, h)).
+
+    Args:
+        transformer: the family of distributions.
+        h: parameters (*batch_shape, transformer.n_params), in the standardised space.
+        space: map between data and standardised space; None for the identity.
+        validate_args: see `ScalarPredictive`.
+
+    Example:
+        >>> transformer = make_transformer("spline")
+        >>> dist = QuantileDistribution(transformer, torch.zeros(3, transformer.n_params))
+        >>> dist.icdf(torch.tensor(0.975))
+        tensor([1.9600, 1.9600, 1.9600])
+        >>> dist.cdf(torch.tensor([-1.96, 0.0, 1.96]))
+        tensor([0.0250, 0.5000, 0.9750])
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        h: Tensor,
+        space: OutputSpace | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if h.dtype in (torch.bfloat16, torch.float16):
+            h = h.float()
+        self.transformer = transformer
+        self.h = h
+        self.space = OutputSpace().to(h) if space is None else space
+        super().__init__(h.shape[:-1], dtype=h.dtype, device=h.device, validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        if self.space.is_linear:
+            return constraints.real
+        return constraints.interval(self.space.low, self.space.high)  # type: ignore[no-untyped-call]
+
+    def from_base(self, z: Tensor) -> Tensor:
+        """The value at z of the increasing map whose image of N(0, 1) is this distribution."""
+        return self.space.to_data(self.transformer.from_base(z, self.h))
+
+    def to_base(self, x: Tensor) -> Tensor:
+        """The inverse of `from_base`; z ~ N(0, 1) when x follows this distribution."""
+        return self.transformer.to_base(self.space.to_model(x)[0], self.h)
+
+    def _icdf(self, u: Tensor) -> Tensor:
+        return self.space.to_data(self.transformer.quantile(u, self.h))
+
+    def _cdf(self, x: Tensor) -> Tensor:
+        x = x.clamp(self.space.low, self.space.high)
+        return self.transformer.cdf(self.space.to_model(x)[0], self.h)
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        y, log_slope = self.space.to_model(x)
+        return self.transformer.log_prob(y, self.h) + log_slope
+
+    def _exact_crps(self, x: Tensor) -> Tensor | None:
+        if not self.space.is_linear:
+            return None
+        crps = self.transformer.crps(self.space.to_model(x)[0], self.h)
+        return None if crps is None else crps * self.space.scale.to(crps.dtype)
+
+    def __repr__(self) -> str:
+        family = type(self.transformer).__name__
+        return f"{type(self).__name__}({family}, batch_shape={tuple(self.batch_shape)})"
+
+
+class QuantileFunction(nn.Module):
+    """A scalar distribution, conditional on a context vector: context -> h -> distribution.
+
+    Args:
+        transformer: name in `TRANSFORMERS`, or a `Transformer` object.
+        context: number of context features; 0 learns one unconditional distribution.
+        direction: "quantile" models Q and trains by the quantile loss, "cdf" models F and trains
+            by the CRPS; ignored when `transformer` is an object.
+        support: (low, high) of the outcome, None or an infinite number for an open side.
+        hidden: sizes of hidden layers between context and parameters; none by default, because the
+            context usually is the output of a network already.
+        **transformer_options: passed to the transformer's class, for example `bins=8`.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = QuantileFunction("spline", context=3)
+        >>> dist = model(torch.randn(5, 3))
+        >>> low, high = dist.interval(0.9)  # (5,) each
+        >>> dist.sample((100,)).shape
+        torch.Size([100, 5])
+        >>> model.loss(torch.randn(5), torch.randn(5, 3)).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        transformer: str | Transformer = "spline",
+        context: int = 0,
+        direction: Direction = "quantile",
+        support: Support | None = None,
+        hidden: Sequence[int] = (),
+        **transformer_options: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(transformer, str):
+            transformer_options["direction"] = direction
+        self.transformer = make_transformer(transformer, **transformer_options)
+        self.space = OutputSpace(None, support)
+        self.conditioner = Independent(1, context, self.transformer.n_params, hidden)
+        self.context = context
+
+    def fit_scaling(self, x: Tensor) -> QuantileFunction:
+        """Standardise the outcome by the robust location and spread of data x (any shape)."""
+        self.space.fit(x)
+        return self
+
+    def parameters_of(self, context: Tensor | None = None) -> Tensor:
+        """Parameters h (*batch, n_params) for a context (*batch, context)."""
+        check_context(context, self.context)
+        return self.conditioner.parameters_of(context).squeeze(-2)
+
+    def forward(self, context: Tensor | None = None) -> QuantileDistribution:
+        """The distribution for a context (*batch, context); its batch shape is *batch."""
+        return QuantileDistribution(self.transformer, self.parameters_of(context), self.space)
+
+    def loss(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        objective: str | None = None,
+        levels: Levels = 8,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """Loss of observations, in units of the spread of the data.
+
+        Args:
+            x: observations, broadcastable with the batch shape of the context.
+            context: (*batch, context), None without context.
+            objective: "quantile", "crps" or "nll"; by default what the direction is made for.
+            levels: how losses without a closed form are integrated, see `make_levels`.
+            reduction: "mean", "sum" or "none".
+        """
+        if objective is None:
+            objective = "quantile" if self.transformer.direction == "quantile" else "crps"
+        check_finite(x, "x")
+        h = self.parameters_of(context)
+        try:
+            batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+                x.shape, h.shape[:-1]
+            )
+        except RuntimeError:
+            raise ShapeError(
+                f"x of shape {tuple(x.shape)} does not broadcast with the context's batch shape "
+                f"{tuple(h.shape[:-1])}."
+            ) from None
+        x, h = x.expand(batch), h.expand(*batch, h.shape[-1])
+        if x.dtype in (torch.bfloat16, torch.float16):
+            x = x.float()
+        losses = conditional_loss(self.transformer, self.space, x, h, objective, levels)
+        return reduce(losses, reduction)
+
+    def quantile(self, u: Tensor, context: Tensor | None = None) -> Tensor:
+        """Q(u); levels broadcast with the batch shape of the context."""
+        return self(context).icdf(u)  # type: ignore[no-any-return]
+
+    def cdf(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """F(x); x broadcasts with the batch shape of the context."""
+        return self(context).cdf(x)  # type: ignore[no-any-return]
+
+    def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """log F'(x); x broadcasts with the batch shape of the context."""
+        return self(context).log_prob(x)  # type: ignore[no-any-return]
+
+    def sample(self, n: int | Sequence[int], context: Tensor | None = None) -> Tensor:
+        """Samples (n, *batch) or (*n, *batch), without gradient."""
+        shape = (n,) if isinstance(n, int) else tuple(n)
+        return self(context).sample(shape)  # type: ignore[no-any-return]
