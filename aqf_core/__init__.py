@@ -1,7 +1,28 @@
 """Autoregressive quantile flows: exact, fast conditional distributions for PyTorch."""
 
+from .conditioners import (
+    CONDITIONERS,
+    Conditioner,
+    Independent,
+    MaskedMLP,
+    PixelCNN,
+    Recurrent,
+    make_conditioner,
+)
+from .flow_distribution import FlowDistribution
+from .flows import AutoregressiveQuantileFlow
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "CONDITIONERS",
+    "AutoregressiveQuantileFlow",
+    "Conditioner",
+    "FlowDistribution",
+    "Independent",
+    "MaskedMLP",
+    "PixelCNN",
+    "Recurrent",
     "__version__",
+    "make_conditioner",
 ]

@@ -3,7 +3,7 @@ r"""What every conditioner is: a map from earlier variables and context to param
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +72,10 @@ class Conditioner(nn.Module):
         context: number of context features, 0 for none.
         n_params: number of parameters P per variable.
         order: the feature generated at each step.
+        independent: whether the parameters depend on the context alone.
     """
 
+    independent: ClassVar[bool] = False
     order_index: Tensor
 
     def __init__(

@@ -33,6 +33,8 @@ class Independent(Conditioner):
         torch.Size([7, 3, 5])
     """
 
+    independent = True
+
     def __init__(
         self,
         features: int,
