@@ -17,9 +17,11 @@ from torch.distributions import Distribution, Normal, constraints
 
 from .errors import LevelError, NonFiniteError, ShapeError
 from .levels import clamp_levels
+from .losses import gaussian_crps, gaussian_nll, interpolated_crps, interpolation_levels
+from .normal import base_to_level, level_to_base
 from .validation import check_levels, tracing
 
-__all__ = ["ScalarPredictive", "WrappedPredictive", "as_predictive"]
+__all__ = ["GaussianPredictive", "ScalarPredictive", "WrappedPredictive", "as_predictive"]
 
 
 def _broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
@@ -36,9 +38,10 @@ class ScalarPredictive(Distribution):
     Args:
         batch_shape: shape of the batch.
         dtype, device: of the values.
-        validate_args: whether values passed to `cdf` and `log_prob` are checked for NaN; None
-            follows `torch.distributions.Distribution.set_default_validate_args`. Levels are always
-            checked. No value is checked under `torch.compile`, `torch.export` or `vmap`.
+        validate_args: whether values passed to `cdf` and `log_prob` are checked for NaN, the
+            default. (The global default of torch is not followed, because `torch.compile` switches
+            it off behind the user's back.) Levels are always checked. Nothing is checked under
+            `torch.compile`, `torch.export` or `vmap`.
 
     Example:
         >>> dist = as_predictive(Normal(torch.zeros(3), 1.0))
@@ -63,7 +66,8 @@ class ScalarPredictive(Distribution):
     ) -> None:
         self.dtype = dtype or torch.get_default_dtype()
         self.device = torch.device(device or "cpu")
-        super().__init__(torch.Size(batch_shape), torch.Size(), validate_args=validate_args)
+        validate = __debug__ if validate_args is None else validate_args
+        super().__init__(torch.Size(batch_shape), torch.Size(), validate_args=validate)
 
     # What a subclass supplies -------------------------------------------------------------------
 
@@ -82,7 +86,7 @@ class ScalarPredictive(Distribution):
 
     def from_base(self, z: Tensor) -> Tensor:
         """The value at z of the increasing map whose image of N(0, 1) is this distribution."""
-        return self.icdf(torch.special.ndtr(z))
+        return self.icdf(base_to_level(z))
 
     # The public interface -----------------------------------------------------------------------
 
@@ -183,8 +187,6 @@ class ScalarPredictive(Distribution):
         exact = self._exact_crps(x)
         if exact is not None:
             return exact
-        from .losses import interpolated_crps, interpolation_levels
-
         if levels < 32:
             raise LevelError(f"crps needs at least 32 levels to be accurate, got {levels}.")
         u = interpolation_levels(levels, dtype=self.dtype, device=self.device)
@@ -239,7 +241,8 @@ class ScalarPredictive(Distribution):
         The trapezoidal rule in z with weights proportional to the Gaussian density converges
         exponentially for smooth maps, and the tails are cut only where the dtype ends.
         """
-        end = float(torch.special.ndtri(torch.tensor(1 - torch.finfo(self.dtype).eps / 2)))
+        last = torch.tensor(1 - torch.finfo(self.dtype).eps / 2, dtype=torch.float64)
+        end = torch.special.ndtri(last).item()
         z = torch.linspace(-end, end, nodes, dtype=self.dtype, device=self.device)
         weight = torch.exp(-0.5 * z.square())
         weight = weight / weight.sum()
@@ -247,16 +250,60 @@ class ScalarPredictive(Distribution):
         return self.from_base(grid), self._outer(weight)
 
 
+class GaussianPredictive(ScalarPredictive):
+    """A batch of Gaussians N(loc, scale^2), everything in closed form.
+
+    Args:
+        loc, scale: mean and standard deviation, broadcastable.
+
+    Example:
+        >>> GaussianPredictive(torch.zeros(2), torch.ones(2)).crps(torch.zeros(2))
+        tensor([0.2337, 0.2337])
+    """
+
+    def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = loc, scale
+        super().__init__(
+            _broadcast_shapes(loc.shape, scale.shape),
+            dtype=loc.dtype,
+            device=loc.device,
+            validate_args=validate_args,
+        )
+
+    def from_base(self, z: Tensor) -> Tensor:
+        return self.loc + self.scale * z
+
+    def _icdf(self, u: Tensor) -> Tensor:
+        return self.from_base(level_to_base(u))
+
+    def _cdf(self, x: Tensor) -> Tensor:
+        return base_to_level((x - self.loc) / self.scale)
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        return -gaussian_nll(self.loc, self.scale, x, reduction="none")
+
+    def _exact_crps(self, x: Tensor) -> Tensor | None:
+        return gaussian_crps(self.loc, self.scale, x, reduction="none")
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc.expand(self.batch_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square().expand(self.batch_shape)
+
+
 class WrappedPredictive(ScalarPredictive):
-    """A one-dimensional `torch.distributions` object with the interface of this library.
+    """Any one-dimensional `torch.distributions` object with the interface of this library.
 
     Args:
         base: a distribution with event shape () that has `cdf`, `icdf` and `log_prob`.
 
     Example:
-        >>> dist = WrappedPredictive(Normal(torch.zeros(2), torch.ones(2)))
+        >>> dist = WrappedPredictive(torch.distributions.Laplace(torch.zeros(2), torch.ones(2)))
         >>> dist.crps(torch.zeros(2))
-        tensor([0.2337, 0.2337])
+        tensor([0.2500, 0.2500])
     """
 
     def __init__(self, base: Distribution, validate_args: bool | None = None) -> None:
@@ -276,20 +323,14 @@ class WrappedPredictive(ScalarPredictive):
         return self.base.support or constraints.real
 
     def _icdf(self, u: Tensor) -> Tensor:
-        return self.base.icdf(u)
+        # Quantile functions of torch work with 1 - u or 2 u - 1, which is 1 for smaller levels.
+        return self.base.icdf(u.clamp_min(torch.finfo(u.dtype).eps / 2))
 
     def _cdf(self, x: Tensor) -> Tensor:
         return self.base.cdf(x)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         return self.base.log_prob(x)
-
-    def _exact_crps(self, x: Tensor) -> Tensor | None:
-        if isinstance(self.base, Normal):
-            from .losses import gaussian_crps
-
-            return gaussian_crps(self.base.loc, self.base.scale, x, reduction="none")
-        return None
 
     @property
     def mean(self) -> Tensor:
@@ -304,10 +345,14 @@ class WrappedPredictive(ScalarPredictive):
 
 
 def as_predictive(dist: Distribution) -> ScalarPredictive:
-    """Return `dist` itself when it is a `ScalarPredictive`, and a wrapper of it otherwise.
+    """Return `dist` itself when it is a `ScalarPredictive`, and its equivalent otherwise.
 
     Example:
         >>> as_predictive(Normal(0.0, 1.0)).median
         tensor(0.)
     """
-    return dist if isinstance(dist, ScalarPredictive) else WrappedPredictive(dist)
+    if isinstance(dist, ScalarPredictive):
+        return dist
+    if isinstance(dist, Normal):
+        return GaussianPredictive(dist.loc, dist.scale)
+    return WrappedPredictive(dist)

@@ -42,18 +42,6 @@ def clamp_levels(u: Tensor) -> Tensor:
     return u.clamp(info.tiny, 1 - info.eps / 2)
 
 
-def _rand(
-    shape: tuple[int, ...],
-    generator: torch.Generator | None,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-) -> Tensor:
-    # `generator=None` is spelled out because torch.compile and vmap reject some None keywords.
-    if generator is None:
-        return torch.rand(shape, dtype=dtype, device=device)
-    return torch.rand(shape, generator=generator, dtype=dtype, device=device)
-
-
 def iid_levels(
     n: int,
     shape: Sequence[int] = (),
@@ -68,7 +56,7 @@ def iid_levels(
         >>> iid_levels(4, (2, 3)).shape
         torch.Size([2, 3, 4])
     """
-    return clamp_levels(_rand((*shape, n), generator, dtype, device))
+    return clamp_levels(torch.rand((*shape, n), generator=generator, dtype=dtype, device=device))
 
 
 def stratified_levels(
@@ -85,7 +73,7 @@ def stratified_levels(
         >>> (stratified_levels(4) * 4).floor()
         tensor([0., 1., 2., 3.])
     """
-    u = _rand((*shape, n), generator, dtype, device)
+    u = torch.rand((*shape, n), generator=generator, dtype=dtype, device=device)
     return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u) / n)
 
 
@@ -107,7 +95,7 @@ def lattice_levels(
         >>> torch.allclose(u.diff(dim=-1), torch.tensor(0.25))
         True
     """
-    u = _rand((*shape, 1), generator, dtype, device)
+    u = torch.rand((*shape, 1), generator=generator, dtype=dtype, device=device)
     return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u) / n)
 
 

@@ -190,8 +190,13 @@ class OutputSpace(nn.Module):
                 g < 0, self.low + width * torch.sigmoid(g), self.high - width * torch.sigmoid(-g)
             )
         if self.low > -math.inf:
-            return self.low + unit * functional.softplus(g / unit)
-        return self.high - unit * functional.softplus(-g / unit)
+            return self.low + unit * _softplus(g / unit)
+        return self.high - unit * _softplus(-g / unit)
+
+
+def _softplus(t: Tensor) -> Tensor:
+    # torch turns linear above 20 by default, which is off by 2e-9 there.
+    return functional.softplus(t, threshold=40.0)
 
 
 def _order_statistic(sorted_columns: Tensor, level: float) -> Tensor:
