@@ -27,7 +27,10 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     corners = boxes.detach().to(compute_dtype(boxes))
     if offset:
         corners = torch.cat([corners[:, :2], corners[:, 2:] + offset], dim=1)
-    return torchvision.ops.nms(corners, scores.detach().to(corners.dtype), iou_threshold)
+    # An IoU is computed in the boxes' precision; the threshold must be rounded likewise, or a box
+    # at exactly the threshold is suppressed.
+    threshold = torch.tensor(iou_threshold, dtype=corners.dtype).item()
+    return torchvision.ops.nms(corners, scores.detach().to(corners.dtype), threshold)
 
 
 def softnms(
