@@ -75,7 +75,8 @@ def gaussian_mixture_crps(
         raise DomainError("mixture weights must sum to 1 over the last dimension.")
     near = (weights * _mean_absolute(x.unsqueeze(-1) - loc, scale)).sum(-1)
     distance = loc.unsqueeze(-1) - loc.unsqueeze(-2)
-    spread = torch.hypot(scale.unsqueeze(-1), scale.unsqueeze(-2))
+    positive = scale.clamp_min(torch.finfo(scale.dtype).tiny)  # hypot(0, 0) has no gradient
+    spread = torch.hypot(positive.unsqueeze(-1), positive.unsqueeze(-2))
     pairs = weights.unsqueeze(-1) * weights.unsqueeze(-2) * _mean_absolute(distance, spread)
     return reduce(near - 0.5 * pairs.sum((-2, -1)), reduction)
 
