@@ -9,4 +9,8 @@ from aqf_det import compat
 
 compat.apply()
 
-__all__ = ["__version__", "compat"]
+# Registers its parts with mmdet, so it must come after the patches.
+from aqf_det import datasets, engine, models  # noqa: E402
+from aqf_det.inference import QuantileInferencer  # noqa: E402
+
+__all__ = ["QuantileInferencer", "__version__", "compat", "datasets", "engine", "models"]

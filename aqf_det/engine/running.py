@@ -1,0 +1,113 @@
+"""What the command line tools do once their arguments are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmdet.evaluation import DumpDetResults
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+
+def load_config(
+    path: str,
+    work_dir: str | None = None,
+    options: dict[str, Any] | None = None,
+    launcher: str = "none",
+) -> Config:
+    """Read a config and apply the command line; ``work_dir`` defaults to ``work_dirs/<name>``."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"config {path} does not exist.")
+    cfg = Config.fromfile(path)
+    cfg.launcher = launcher
+    if options:
+        cfg.merge_from_dict(options)
+    if work_dir is not None:
+        cfg.work_dir = work_dir
+    elif cfg.get("work_dir") is None:
+        cfg.work_dir = str(Path("work_dirs") / Path(path).stem)
+    if launcher != "none" and not torch.cuda.is_available():
+        _prepare_cpu_processes(cfg, launcher)
+    return cfg
+
+
+def _prepare_cpu_processes(cfg: Config, launcher: str) -> None:
+    """Several processes without a GPU: mmengine would select a CUDA device and NCCL."""
+    if launcher != "pytorch":
+        raise ValueError(f"without a GPU use --launcher pytorch (torchrun), not {launcher}.")
+    cfg.model_wrapper_cfg = {
+        "type": "MMDistributedDataParallel",
+        "device_ids": None,
+        "broadcast_buffers": False,
+        "find_unused_parameters": cfg.get("find_unused_parameters", False),
+    }
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+
+
+def enable_amp(cfg: Config) -> None:
+    """Train in mixed precision: float16 with loss scaling on a GPU, bfloat16 on the CPU."""
+    if torch.cuda.is_available():
+        cfg.optim_wrapper.type = "AmpOptimWrapper"
+        cfg.optim_wrapper.loss_scale = "dynamic"
+    else:
+        cfg.optim_wrapper.type = "CPUAmpOptimWrapper"
+
+
+def enable_auto_scale_lr(cfg: Config) -> None:
+    """Scale the learning rate by the total batch size over ``auto_scale_lr.base_batch_size``."""
+    if "base_batch_size" not in cfg.get("auto_scale_lr", {}):
+        raise KeyError(
+            "--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=...) in the config."
+        )
+    cfg.auto_scale_lr.enable = True
+
+
+def set_resume(cfg: Config, resume: str) -> None:
+    """Continue from a checkpoint file, or with ``"auto"`` from the latest one in ``work_dir``."""
+    cfg.resume = True
+    cfg.load_from = None if resume == "auto" else resume
+
+
+def check_checkpoint_path(path: str) -> None:
+    """Refuse a missing local file before anything is built."""
+    if "://" not in path and not Path(path).is_file():
+        raise FileNotFoundError(f"checkpoint {path} does not exist.")
+
+
+def train(cfg: Config) -> Runner:
+    """Run or resume the recipe of a config; returns the runner."""
+    if cfg.get("load_from"):
+        check_checkpoint_path(cfg.load_from)
+        # The loaded detector replaces ImageNet weights; there is no need to fetch them.
+        cfg.model.backbone.weights = None
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    return runner
+
+
+def test(cfg: Config, checkpoint: str, dump: str | None = None) -> dict[str, float]:
+    """Evaluate a checkpoint on the config's test set; returns the metrics.
+
+    Args:
+        cfg: The config.
+        checkpoint: Weights written by training.
+        dump: Where to write all predictions as a pickle file, or None.
+    """
+    check_checkpoint_path(checkpoint)
+    if dump is not None and not dump.endswith((".pkl", ".pickle")):
+        raise ValueError(f"the dump file must end in .pkl or .pickle, got {dump}.")
+    cfg.load_from = checkpoint
+    runner = Runner.from_cfg(cfg)
+    if dump is not None:
+        Path(dump).parent.mkdir(parents=True, exist_ok=True)
+        runner.test_evaluator.metrics.append(DumpDetResults(out_file_path=dump))
+    return runner.test()
+
+
+def rank() -> int:
+    """This process's rank as set by the launcher, 0 without one."""
+    return int(os.environ.get("RANK", 0))

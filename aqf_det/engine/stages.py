@@ -1,0 +1,74 @@
+"""One run, two stages: train the detector, then the flow branch on the frozen detector."""
+
+from __future__ import annotations
+
+from mmengine.hooks import EMAHook, Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..models.detector import FlowDetector
+
+
+def detector_of(runner: Runner) -> FlowDetector:
+    """The runner's detector without its distributed wrapper."""
+    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    if not isinstance(model, FlowDetector):
+        raise TypeError(f"two-stage training needs a FlowDetector, got {type(model).__name__}.")
+    return model
+
+
+@HOOKS.register_module()
+class TwoStageHook(Hook):
+    """Switches to stage 2 after ``stage1_epochs`` epochs.
+
+    A fresh run with ``load_from`` starts at stage 2: epoch counter and learning rate are advanced
+    as if stage 1 had been run, so logs, checkpoint names and the schedule agree with a complete
+    run. A resumed run continues in the stage its checkpoint was saved in. With an ``EMAHook`` the
+    averaged weights become the frozen trunk.
+
+    Args:
+        stage1_epochs: Epochs of stage 1.
+        skip_stage1: Whether ``load_from`` skips stage 1.
+    """
+
+    priority = "VERY_LOW"
+
+    def __init__(self, stage1_epochs: int, skip_stage1: bool = True) -> None:
+        if stage1_epochs < 0:
+            raise ValueError(f"stage1_epochs must not be negative, got {stage1_epochs}.")
+        self.stage1_epochs = stage1_epochs
+        self.skip_stage1 = skip_stage1
+
+    def before_train(self, runner: Runner) -> None:
+        """Skip stage 1 where its result has been loaded."""
+        fresh = runner.epoch == 0 and not runner._resume
+        if not (fresh and self.skip_stage1 and runner._load_from):
+            return
+        loop = runner.train_loop
+        runner.logger.info(
+            f"stage 1 is taken from {runner._load_from}; training starts with stage 2 at epoch "
+            f"{self.stage1_epochs + 1} of {loop.max_epochs}"
+        )
+        loop._epoch = self.stage1_epochs
+        loop._iter = self.stage1_epochs * len(loop.dataloader)
+        for scheduler in runner.param_schedulers or []:
+            for _ in range(self.stage1_epochs if scheduler.by_epoch else loop._iter):
+                scheduler.step()
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Enter stage 2 when its first epoch begins."""
+        detector = detector_of(runner)
+        if runner.epoch < self.stage1_epochs or detector.stage == 2:
+            return
+        averages = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
+        for hook in averages:
+            if hook._ema_started(runner):
+                hook.src_model.load_state_dict(hook.ema_model.module.state_dict())
+            else:
+                hook.ema_model.module.load_state_dict(hook.src_model.state_dict())
+        for hook in averages:
+            # Integer buffers are not averaged, so the averaged copy has to be told.
+            hook.ema_model.module.bbox_head.stage.fill_(2)
+        detector.set_stage(2)
+        runner.logger.info("stage 2: the trunk is frozen, the flow branch is trained")

@@ -1,0 +1,67 @@
+"""A head that refuses weights of another kind of detector instead of half-loading them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SIGNATURE_LENGTH = 64
+
+
+class CheckpointKindError(RuntimeError):
+    """A checkpoint that belongs to another model than the config describes."""
+
+
+def _encode(text: str) -> Tensor:
+    data = text.encode()[:SIGNATURE_LENGTH].ljust(SIGNATURE_LENGTH, b" ")
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def _decode(signature: Tensor) -> str:
+    return bytes(signature.tolist()).decode(errors="replace").strip()
+
+
+class CheckpointGuard(nn.Module):
+    """Mixin: stores what kind of head it is in its state and checks it when weights are loaded.
+
+    mmengine loads weights without strictness: a checkpoint of another detector would leave the head
+    untrained with nothing but a log line. A checkpoint with a plain Gaussian may be loaded into a
+    head with a flow branch; that is how stage 2 starts.
+    """
+
+    signature: Tensor
+
+    def guard_checkpoints(self, signature: str, num_classes: int) -> None:
+        """Store the signature and begin checking."""
+        self.register_buffer("signature", _encode(signature))
+        self._guarded_classes = num_classes
+        self.register_load_state_dict_pre_hook(_check)
+
+
+def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) -> None:
+    mine = {name: value for name, value in state.items() if name.startswith(prefix)}
+    key = f"{prefix}signature"
+    if key not in mine:
+        raise CheckpointKindError(
+            f"this checkpoint does not hold a {type(module).__name__} (no {key!r}); give one "
+            "written by tools/train.py with a config of the same detector."
+        )
+    own = module.state_dict()
+    wanted, found = _decode(own["signature"]), _decode(mine[key])
+    if found not in (wanted, "gaussian"):
+        raise CheckpointKindError(
+            f"the checkpoint holds a {found!r} head but the config describes {wanted!r}; use the "
+            "config it was trained with."
+        )
+    for name, value in own.items():
+        saved = mine.get(prefix + name)
+        if saved is not None and saved.shape != value.shape:
+            raise CheckpointKindError(
+                f"the checkpoint's {prefix}{name} has shape {tuple(saved.shape)}, the config's "
+                f"{tuple(value.shape)}; number of classes, widths and slots must be those it was "
+                "trained with."
+            )
+    # The branch of a Gaussian checkpoint keeps its start; its signature must not be overwritten.
+    state[key] = own["signature"].clone()

@@ -1,0 +1,65 @@
+"""The detector: mmdet's single-stage flow of data plus the two training stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmdet.models.detectors import SingleStageDetector
+from mmdet.registry import MODELS
+from mmdet.structures import SampleList
+from torch import Tensor, nn
+
+
+@MODELS.register_module()
+class FlowDetector(SingleStageDetector):
+    """A single-stage detector that is trained in two stages.
+
+    Stage 1 trains everything but the flow branch. In stage 2 the trunk is frozen bit for bit (no
+    gradients, BatchNorm in evaluation mode whatever ``train()`` is told) and only the branch
+    learns, so the point boxes, scores and labels of the two stages are the same.
+
+    The stage is part of the weights: a resumed run continues where it stopped.
+    """
+
+    @property
+    def stage(self) -> int:
+        """1 or 2."""
+        return int(self.bbox_head.stage)
+
+    def set_stage(self, stage: int) -> None:
+        """Enter a stage; stage 2 needs a head with a flow branch."""
+        if stage not in (1, 2):
+            raise ValueError(f"stage must be 1 or 2, got {stage}.")
+        if stage == 2 and self.bbox_head.branch is None:
+            raise ValueError("this detector has no flow branch to train in stage 2.")
+        self.bbox_head.stage.fill_(stage)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> FlowDetector:
+        """Set the mode; in stage 2 only the branch and Dropout modules ever train.
+
+        mmengine calls this before every epoch, which is why freezing lives here and not in a hook.
+        """
+        super().train(mode)
+        if self.stage == 2:
+            branch = self.bbox_head.branch
+            trained = {id(p) for p in branch.parameters()}
+            for parameter in self.parameters():
+                parameter.requires_grad_(id(parameter) in trained)
+            for child in self.children():
+                child.train(False)
+            branch.train(mode)
+            for module in self.bbox_head.modules():
+                if isinstance(module, nn.Dropout):
+                    module.train(mode)
+        return self
+
+    def extract_feat(self, batch_inputs: Tensor) -> tuple[Tensor, ...]:
+        """Pyramid maps; without a graph in stage 2."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage == 1):
+            return super().extract_feat(batch_inputs)
+
+    def loss(self, batch_inputs: Tensor, batch_data_samples: SampleList) -> dict[str, Any]:
+        """Losses of the current stage."""
+        return self.bbox_head.loss(self.extract_feat(batch_inputs), batch_data_samples)

@@ -1,0 +1,93 @@
+"""The ``flow=dict(...)`` of a head, checked once and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from aqf_core.errors import UnknownNameError
+
+KINDS = ("gaussian", "quantile", "cdf")
+DEPENDENCES = ("independent", "autoregressive")
+GAUSSIAN_LOSSES = ("kl_pixel", "kl", "nll", "crps")
+
+
+def _choose(name: str, value: str, table: Sequence[str]) -> None:
+    if value not in table:
+        raise UnknownNameError(f"unknown {name} {value!r}; choose from {', '.join(table)}.")
+
+
+@dataclass(frozen=True)
+class FlowOptions:
+    """What a box's distribution is and how it is trained.
+
+    Attributes:
+        kind: ``"gaussian"``, ``"quantile"`` (QFR: the flow is a quantile function trained by the
+            quantile loss) or ``"cdf"`` (CDFR: the flow is a CDF trained by the CRPS).
+        base: Loss of the trunk's own Gaussian in stage 1: ``"kl_pixel"`` (as published: SmoothL1 of
+            pixel residuals inside the KL loss), ``"kl"`` (the same in cells), ``"nll"`` or
+            ``"crps"`` (both well specified).
+        branch: Whether a branch with layers of its own is trained in stage 2. Always true for
+            flows; for a Gaussian it adds an affine flow on the frozen trunk, trained by ``loss``.
+        loss: Objective of the branch: ``"nll"`` or ``"crps"`` for a Gaussian; flows use their own.
+        transformer: Name of the monotone map (see ``aqf_core.transformers``).
+        dependence: ``"independent"`` or ``"autoregressive"`` (one joint flow of the four sides).
+        transformer_options: Passed to the transformer.
+        width: Width of the branch's layers.
+        hidden: Hidden layers of the conditioner.
+        levels: Levels per example at which the training integral is evaluated.
+    """
+
+    kind: str = "gaussian"
+    base: str = "kl_pixel"
+    branch: bool = False
+    loss: str = ""
+    transformer: str = "spline"
+    dependence: str = "independent"
+    transformer_options: Mapping[str, Any] = field(default_factory=dict)
+    width: int = 128
+    hidden: Sequence[int] = (128,)
+    levels: int = 16
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any] | FlowOptions) -> FlowOptions:
+        """Check a config's ``flow=dict(...)`` and fill in what follows from the kind."""
+        if isinstance(options, FlowOptions):
+            return options
+        known = {f.name for f in fields(cls)}
+        for name in options:
+            _choose("flow option", name, sorted(known))
+        values = dict(options)
+        kind = values.setdefault("kind", "gaussian")
+        _choose("flow kind", kind, KINDS)
+        _choose("dependence", values.get("dependence", "independent"), DEPENDENCES)
+        if kind == "gaussian":
+            values["transformer"] = "affine"
+            if not values.get("branch", False):
+                # Without a branch the one Gaussian there is is the trunk's.
+                loss = values.setdefault("loss", values.get("base", "kl_pixel"))
+                values.setdefault("base", loss)
+                if loss != values["base"]:
+                    raise ValueError(
+                        f"a Gaussian without a branch is trained by base={values['base']!r}; set "
+                        f"branch=True to train another one by loss={loss!r} on the frozen trunk."
+                    )
+            values.setdefault("loss", "crps")
+            _choose("Gaussian loss", values["loss"], GAUSSIAN_LOSSES)
+            if values.get("branch", False) and values["loss"] not in ("nll", "crps"):
+                raise ValueError(
+                    f"a Gaussian branch is trained by 'nll' or 'crps', got {values['loss']!r}."
+                )
+        else:
+            values["branch"] = True
+            values["loss"] = "quantile" if kind == "quantile" else "crps"
+        _choose("base loss", values.setdefault("base", "kl_pixel"), GAUSSIAN_LOSSES)
+        return cls(**values)
+
+    @property
+    def signature(self) -> str:
+        """What a checkpoint must agree on, e.g. ``"quantile/spline/independent"``."""
+        if not self.branch:
+            return "gaussian"
+        return f"{self.kind}/{self.transformer}/{self.dependence}"

@@ -1,0 +1,205 @@
+"""From head maps to detections: NMS first, distributions for the kept boxes only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from mmcv.ops import batched_nms
+from mmengine.structures import InstanceData
+from torch import Tensor
+from torch.nn import functional as F
+
+from aqf_core.errors import LevelError, UnknownNameError
+
+from ..datasets.transforms import to_original_pixels
+from .box_distribution import BoxDistribution
+from .coder import Grid, decode_sides
+from .mc_dropout import channel_masks, check_passes
+
+if TYPE_CHECKING:
+    from .yolo_head import FlowYOLOHead
+
+
+def resolve_levels(levels: int | Sequence[float]) -> tuple[float, ...]:
+    """Levels strictly inside (0, 1), ascending; an int n stands for i / (n + 1), i = 1 ... n."""
+    if isinstance(levels, int):
+        if levels < 1:
+            raise LevelError(f"the number of levels must be at least 1, got {levels}.")
+        return tuple(i / (levels + 1) for i in range(1, levels + 1))
+    values = tuple(float(level) for level in levels)
+    bad = [v for v in values if not 0 < v < 1]
+    if bad or not values:
+        raise LevelError(f"levels must lie strictly between 0 and 1, got {bad or 'none'}.")
+    if list(values) != sorted(set(values)):
+        raise LevelError(f"levels must ascend without repetition, got {values}.")
+    return values
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """A head's ``test_cfg``.
+
+    Attributes:
+        score_thr: Smallest score of a detection (confidence times class probability).
+        nms: Config of the per-class suppression.
+        nms_pre: Candidates that enter it.
+        max_per_img: Detections kept.
+        levels: Levels of ``bbox_quantiles``; an int n stands for i / (n + 1).
+        n_samples: Joint samples per box (``bbox_samples``), 0 for none.
+        mc_passes: MC-dropout passes T; 1 is the deterministic network.
+        mc_seed: Seed of the T networks.
+    """
+
+    score_thr: float = 0.1
+    nms: Mapping[str, Any] = field(default_factory=lambda: {"type": "nms", "iou_threshold": 0.45})
+    nms_pre: int = 1000
+    max_per_img: int = 100
+    levels: tuple[float, ...] = resolve_levels(199)
+    n_samples: int = 0
+    mc_passes: int = 1
+    mc_seed: int = 0
+
+    @classmethod
+    def parse(cls, test_cfg: Mapping[str, Any]) -> PredictionOptions:
+        """Check a ``test_cfg`` and fill in defaults."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(test_cfg) - known)
+        if unknown:
+            raise UnknownNameError(
+                f"unknown test_cfg option {unknown[0]!r}; choose from {', '.join(sorted(known))}."
+            )
+        values = dict(test_cfg)
+        values["levels"] = resolve_levels(values.get("levels", 199))
+        return cls(**values)
+
+
+def predict_image(
+    head: FlowYOLOHead,
+    hidden: Sequence[Tensor],
+    meta: Mapping[str, Any],
+    options: PredictionOptions,
+    rescale: bool,
+) -> InstanceData:
+    """Detections of one image.
+
+    Args:
+        head: The head.
+        hidden: Its feature maps (1, 2c, H, W), one per level.
+        meta: The image's metainfo.
+        options: How to predict.
+        rescale: Whether to return pixels of the original image instead of the network's input.
+
+    Returns:
+        ``bboxes (N, 4), scores (N,), labels (N,), bbox_quantiles (N, K, 4), bbox_std (N, 4)``, with
+        MC dropout ``bbox_var_aleatoric`` and ``bbox_var_epistemic (N, 4)``, with ``n_samples``
+        ``bbox_samples (N, S, 4)``.
+    """
+    passes = check_passes(options.mc_passes, head.dropout.p)
+    masks = channel_masks(passes, head.hidden_channels, head.dropout.p, options.mc_seed)
+    grid = head.grid(hidden)
+    boxes, scores, labels = (
+        _dense(head, hidden, grid) if masks is None else _dense_mean(head, hidden, grid, masks)
+    )
+    keep, scores, labels = _suppress(boxes, scores, labels, options)
+    distribution = _distribution(head, hidden, grid, keep, boxes[keep], masks)
+    result = InstanceData(metainfo={"quantile_levels": options.levels})
+    result.bboxes, result.scores, result.labels = boxes[keep], scores, labels
+    _attach(result, distribution, options)
+    return _to_original(result, meta) if rescale else result
+
+
+def _candidates(raw: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Raw outputs (N, 9 + C) -> boxes (N, 4) and class scores (N, C)."""
+    boxes = decode_sides(raw[:, :4], grid.centre, grid.stride)
+    return boxes, raw[:, 9:].sigmoid() * raw[:, 8:9].sigmoid()
+
+
+def _dense(
+    head: FlowYOLOHead, hidden: Sequence[Tensor], grid: Grid
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes (N, 4), scores (N,) and labels (N,) of the deterministic network."""
+    boxes, scores = _candidates(head.flatten(head.raw_maps(hidden))[0], grid)
+    return boxes, *scores.max(-1)
+
+
+def _dense_mean(
+    head: FlowYOLOHead, hidden: Sequence[Tensor], grid: Grid, masks: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes and class scores averaged over the thinned networks."""
+    passes = len(masks[0])
+    box_sum: Tensor | float = 0.0
+    score_sum: Tensor | float = 0.0
+    for t in range(passes):
+        raw = [
+            F.conv2d(h, conv.weight * mask[t].to(conv.weight)[None, :, None, None], conv.bias)
+            for h, conv, mask in zip(hidden, head.output_convs(), masks, strict=True)
+        ]
+        boxes, scores = _candidates(head.flatten(raw)[0], grid)
+        box_sum, score_sum = box_sum + boxes, score_sum + scores
+    assert isinstance(box_sum, Tensor) and isinstance(score_sum, Tensor)
+    return box_sum / passes, *(score_sum / passes).max(-1)
+
+
+def _suppress(
+    boxes: Tensor, scores: Tensor, labels: Tensor, options: PredictionOptions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hard NMS per class; returns candidate indices, scores and labels, best first."""
+    index = (scores > options.score_thr).nonzero().flatten()
+    if len(index) > options.nms_pre:
+        index = index[scores[index].topk(options.nms_pre).indices]
+    if len(index) == 0:
+        return index, scores[index], labels[index]
+    _, kept = batched_nms(boxes[index], scores[index], labels[index], dict(options.nms))
+    index = index[kept[: options.max_per_img]]
+    return index, scores[index], labels[index]
+
+
+def _distribution(
+    head: FlowYOLOHead,
+    hidden: Sequence[Tensor],
+    grid: Grid,
+    index: Tensor,
+    boxes: Tensor,
+    masks: Sequence[Tensor] | None,
+) -> BoxDistribution:
+    """The distribution of the kept boxes, in network-input pixels."""
+    image = torch.zeros_like(index)
+    features, raw = head.cells(hidden, grid, image, index, masks)
+    mean, sigma = head.gaussian(raw, grid, index)
+    if masks is None:
+        # The dense map and the gathered cells round differently; the point box is the dense one.
+        mean = boxes[None]
+    if head.branch is None:
+        return BoxDistribution.gaussian(mean, sigma)
+    return head.branch(features, grid.level[index], grid.slot[index], mean, sigma)
+
+
+def _attach(
+    result: InstanceData, distribution: BoxDistribution, options: PredictionOptions
+) -> None:
+    """Add quantiles, standard deviations and, where asked for, samples and variance parts."""
+    levels = torch.tensor(options.levels, device=result.bboxes.device)
+    result.bbox_quantiles = distribution.quantiles(levels)
+    aleatoric, epistemic = distribution.variance_parts()
+    result.bbox_std = (aleatoric + epistemic).sqrt()
+    if options.mc_passes > 1:
+        result.bbox_var_aleatoric, result.bbox_var_epistemic = aleatoric, epistemic
+    if options.n_samples > 0:
+        result.bbox_samples = distribution.samples(options.n_samples)
+
+
+def _to_original(result: InstanceData, meta: Mapping[str, Any]) -> InstanceData:
+    """Map every coordinate, standard deviation and variance to pixels of the original image."""
+    for name in ("bboxes", "bbox_quantiles", "bbox_samples"):
+        if name in result:
+            setattr(result, name, to_original_pixels(result[name], meta))
+    sx, sy = meta.get("scale_factor", (1.0, 1.0))[:2]
+    scale = result.bboxes.new_tensor([sx, sy, sx, sy])
+    result.bbox_std = result.bbox_std / scale
+    for name in ("bbox_var_aleatoric", "bbox_var_epistemic"):
+        if name in result:
+            setattr(result, name, result[name] / scale.square())
+    return result

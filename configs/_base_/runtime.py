@@ -1,0 +1,23 @@
+"""Logging, checkpoints and environment."""
+
+custom_imports = dict(imports=["aqf_det"], allow_failed_imports=False)
+default_scope = "mmdet"
+default_hooks = dict(
+    timer=dict(type="IterTimerHook"),
+    logger=dict(type="LoggerHook", interval=50),
+    param_scheduler=dict(type="ParamSchedulerHook"),
+    checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=2),
+    sampler_seed=dict(type="DistSamplerSeedHook"),
+)
+env_cfg = dict(
+    cudnn_benchmark=False,
+    mp_cfg=dict(mp_start_method="fork", opencv_num_threads=0),
+    dist_cfg=dict(backend="nccl"),
+)
+randomness = dict(seed=0)
+vis_backends = [dict(type="LocalVisBackend")]
+visualizer = dict(type="DetLocalVisualizer", vis_backends=vis_backends, name="visualizer")
+log_processor = dict(type="LogProcessor", window_size=50, by_epoch=True)
+log_level = "INFO"
+load_from = None
+resume = False
