@@ -1,20 +1,17 @@
-"""Distributions given as tables of quantiles: interpolation, CDF and density.
-
-Between two levels the quantile function is linear. Beyond the outermost levels it continues as the
-exponential tail through the last two quantiles, as in :func:`aqf_core.losses.interpolated_crps`:
-``F(x) = u_1 exp((x - q_1) / b)`` with ``b = (q_2 - q_1) / log(u_2 / u_1)``, mirrored on the right.
-"""
+"""Box sides given as tables of quantiles."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from aqf_core.errors import LevelError, ShapeError
+from aqf_core.interpolation import InterpolatedPredictive
 
-MIN_SPACING = 1e-4  # pixels; equal neighbours would have infinite density
+MIN_SPACING = 1e-4  # pixels; the density between equal neighbours would be infinite
 
 FloatArray = NDArray[np.float64]
 
@@ -62,42 +59,17 @@ def quantiles_at(levels: ArrayLike, quantiles: ArrayLike, wanted: ArrayLike) -> 
     return (1 - share) * values[:, right - 1] + share * values[:, right]
 
 
-def cdf_and_log_density(
-    levels: ArrayLike, quantiles: ArrayLike, x: ArrayLike
-) -> tuple[FloatArray, FloatArray]:
-    """CDF and log-density of tabulated distributions at one point each.
+def spaced(quantiles: ArrayLike, spacing: float = MIN_SPACING) -> FloatArray:
+    """Quantiles ``(N, K, 4)`` moved up where needed, so that neighbours are ``spacing`` apart.
 
-    Quantiles closer than ``MIN_SPACING`` count as that far apart.
-
-    Args:
-        levels: ``(K,)``, K >= 2.
-        quantiles: ``(N, K, 4)``, not decreasing in K.
-        x: ``(N, 4)``.
-
-    Returns:
-        ``F(x)`` and ``log f(x)``, each ``(N, 4)``.
+    Repairs rounding that puts neighbours in the wrong order and keeps densities finite.
     """
-    u, q, x = np.asarray(levels, float), np.asarray(quantiles, float), np.asarray(x, float)
-    if len(u) < 2:
-        raise LevelError("a density needs at least two quantile levels.")
-    below = (q <= x[:, None]).sum(1)  # quantiles at or below x
-    left = np.clip(below - 1, 0, len(u) - 2)
+    values = np.asarray(quantiles, float)
+    ramp = spacing * np.arange(values.shape[1])[None, :, None]
+    return np.maximum.accumulate(values - ramp, axis=1) + ramp
 
-    def take(index: NDArray) -> FloatArray:
-        return np.take_along_axis(q, index[:, None], axis=1)[:, 0]
 
-    spacing = np.maximum(take(left + 1) - take(left), MIN_SPACING)
-    mass = u[left + 1] - u[left]
-    inner_cdf = u[left] + mass * np.clip((x - take(left)) / spacing, 0, 1)
-    inner_log = np.log(mass) - np.log(spacing)
-
-    low_scale = np.maximum(q[:, 1] - q[:, 0], MIN_SPACING) / np.log(u[1] / u[0])
-    high_scale = np.maximum(q[:, -1] - q[:, -2], MIN_SPACING) / np.log((1 - u[-2]) / (1 - u[-1]))
-    low_step = np.minimum((x - q[:, 0]) / low_scale, 0)
-    high_step = np.minimum((q[:, -1] - x) / high_scale, 0)
-    is_low, is_high = below == 0, below == len(u)
-    cdf = np.where(is_low, u[0] * np.exp(low_step), inner_cdf)
-    cdf = np.where(is_high, 1 - (1 - u[-1]) * np.exp(high_step), cdf)
-    log_density = np.where(is_low, np.log(u[0] / low_scale) + low_step, inner_log)
-    log_density = np.where(is_high, np.log((1 - u[-1]) / high_scale) + high_step, log_density)
-    return cdf, log_density
+def interpolated(levels: ArrayLike, quantiles: ArrayLike) -> InterpolatedPredictive:
+    """Tables ``(N, K, 4)``, :func:`spaced`, as distributions of batch shape ``(N, 4)``."""
+    table = torch.from_numpy(spaced(quantiles)).movedim(1, -1)
+    return InterpolatedPredictive(torch.from_numpy(np.asarray(levels, float)), table)
