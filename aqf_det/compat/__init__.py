@@ -8,7 +8,12 @@ from aqf_det.compat.checkpoint_contents import allow_log_history
 from aqf_det.compat.checkpoint_loading import load_weights_only
 from aqf_det.compat.empty_batched_nms import accept_no_boxes
 from aqf_det.compat.environment import check_environment
-from aqf_det.compat.errors import DetectionStackError, MissingOpError, UnsafeCheckpointError
+from aqf_det.compat.errors import (
+    DetectionStackError,
+    MissingOpError,
+    UnreadableCheckpointError,
+    UnsafeCheckpointError,
+)
 from aqf_det.compat.package_metadata import replace_pkg_resources
 from aqf_det.compat.quiet import hide_upstream_warnings
 from aqf_det.compat.ssd_prediction import give_ssd_head_a_loss_cls
@@ -16,6 +21,7 @@ from aqf_det.compat.ssd_prediction import give_ssd_head_a_loss_cls
 __all__ = [
     "DetectionStackError",
     "MissingOpError",
+    "UnreadableCheckpointError",
     "UnsafeCheckpointError",
     "apply",
 ]

@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
-from aqf_det.compat.errors import UnsafeCheckpointError
+from aqf_det.compat.errors import UnreadableCheckpointError, UnsafeCheckpointError
 from aqf_det.compat.rebind import rebind
+
+_UNPICKLING_FAILED = (pickle.UnpicklingError, EOFError, IndexError, KeyError, RuntimeError)
+_DAMAGED = re.compile(r"corrupt|PytorchStreamReader|unexpected EOF")
 
 
 def load_weights_only() -> bool:
@@ -45,12 +48,20 @@ def weights_only(load: Callable[..., Any]) -> Callable[..., Any]:
         kwargs["weights_only"] = True
         try:
             return load(source, *args, **kwargs)
-        except pickle.UnpicklingError as error:
-            raise UnsafeCheckpointError(
-                f"The checkpoint {_name(source)} was not loaded because it holds "
-                f"{_refused_objects(source, str(error))}, and a checkpoint may hold only tensors, "
-                "plain containers and mmengine's log history: save it again with its weights alone."
-            ) from None
+        except _UNPICKLING_FAILED as error:
+            refused = _refused_objects(source, str(error))
+            if refused:
+                raise UnsafeCheckpointError(
+                    f"The checkpoint {_name(source)} was not loaded because it holds {refused}, "
+                    "and a checkpoint may hold only tensors, plain containers and mmengine's log "
+                    "history: save it again with its weights alone."
+                ) from None
+            if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
+                raise
+            raise UnreadableCheckpointError(
+                f"The checkpoint {_name(source)} is damaged or was not written by torch.save: "
+                "get the file again, or name another one."
+            ) from error
 
     return load_weights
 
@@ -75,4 +86,4 @@ def _refused_objects(source: Any, message: str) -> str:
         refused = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(source))
     except (ValueError, OSError, RuntimeError, AttributeError, pickle.UnpicklingError):
         refused = []  # a URL, a stream or an old file format: torch cannot list these
-    return ", ".join(refused or re.findall(r"GLOBAL (\S+)", message)) or "no readable weights"
+    return ", ".join(refused or re.findall(r"GLOBAL (\S+)", message))

@@ -21,13 +21,20 @@ def check_environment() -> None:
             torchvision does not fit torch, or a version is outside :data:`SUPPORTED`.
     """
     for module in ("torchvision", *SUPPORTED, "pycocotools"):
-        if importlib.util.find_spec(module) is None:
+        if _is_missing(module):
             raise DetectionStackError(
                 f"aqf_det needs {module}, which is not installed: run {INSTALL_COMMAND}"
             )
     _check_torchvision()
     for module, (first, last) in SUPPORTED.items():
         _check_version(module, first, last)
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except ImportError:
+        return True
 
 
 def _check_torchvision() -> None:

@@ -28,3 +28,7 @@ class MissingOpError(NotImplementedError):
 
 class UnsafeCheckpointError(pickle.UnpicklingError):
     """A checkpoint asks for Python objects that are not on the allow-list."""
+
+
+class UnreadableCheckpointError(pickle.UnpicklingError):
+    """A file that should be a checkpoint is none."""
