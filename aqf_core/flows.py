@@ -25,7 +25,7 @@ __all__ = ["AutoregressiveQuantileFlow"]
 
 # Points generated together. Large enough to amortise the cost of launching operations, small
 # enough for the work of one step to stay in the cache and for memory not to matter.
-CHUNK = 4096
+CHUNK = 16384
 
 
 class AutoregressiveQuantileFlow(nn.Module):

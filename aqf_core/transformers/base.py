@@ -194,8 +194,10 @@ class Transformer(nn.Module):
                 f"got {tuple(h.shape)}."
             )
         x, h = _float(x), _float(h)
-        shape = self.prepare(h[..., 2:]) if self.n_params > 2 else None
-        return x, h[..., 0], bounded(h[..., 1], LOG_SCALE_LIMIT), shape
+        # split, not slices: the gradient of a split is one concatenation.
+        loc, raw_scale, rest = torch.split(h, [1, 1, self.n_params - 2], -1)
+        shape = self.prepare(rest) if self.n_params > 2 else None
+        return x, loc.squeeze(-1), bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT), shape
 
     # Derived quantities.
 

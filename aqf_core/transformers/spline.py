@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Direction, Transformer, bounded, by_rows
+from .base import Direction, Transformer, by_rows
+from .positive import exp_bounded
 
 __all__ = ["RationalQuadraticSpline"]
 
@@ -20,7 +21,7 @@ class Knots(NamedTuple):
     position: Tensor | None  # a of each knot (..., bins + 1), or None for the fixed grid
     value: Tensor  # b of each knot (..., bins + 1)
     secant: Tensor  # mean slope of each bin (..., bins)
-    slope: Tensor  # slope at each knot (..., bins + 1)
+    raw_slope: Tensor  # unbounded logarithm of the slope at each knot (..., bins + 1)
 
 
 class RationalQuadraticSpline(Transformer):
@@ -75,49 +76,48 @@ class RationalQuadraticSpline(Transformer):
 
     def prepare(self, shape: Tensor) -> Knots:
         bins = self.bins
-        positive = bounded(shape, LOG_SLOPE_LIMIT).exp()
-        secant, slope = positive[..., :bins], positive[..., bins : 2 * bins + 1]
+        sizes = [bins, bins + 1, bins] if self.learn_widths else [bins, bins + 1]
+        raw_secant, slope, *raw_width = torch.split(shape, sizes, -1)
+        secant = exp_bounded(raw_secant, LOG_SLOPE_LIMIT)
         to_knots = self.bin_width * self.anchored.to(shape.dtype)
-        if not self.learn_widths:
+        if not raw_width:
             return Knots(None, secant @ to_knots, secant, slope)
-        width = positive[..., 2 * bins + 1 :]
+        width = exp_bounded(raw_width[0], LOG_SLOPE_LIMIT)
         return Knots(width @ to_knots, (width * secant) @ to_knots, secant, slope)
 
     def core(self, a: Tensor, shape: Knots, slope: bool) -> tuple[Tensor, Tensor | None]:
-        if shape.position is None:
-            a, (value, secant, slopes), restore = by_rows(
-                a, [shape.value, shape.secant, shape.slope]
-            )
-            # Position in units of bins; the gradient flows through t only.
-            place = (a * (1.0 / self.bin_width) + 0.5 * self.bins).clamp(0.0, float(self.bins))
-            k = place.detach().clamp(max=self.bins - 0.5).long()
-            w: Tensor | float = self.bin_width
-            t = place - k
-            outside = a - a.clamp(-self.bound, self.bound)
-        else:
-            tables = [shape.value, shape.secant, shape.slope, shape.position]
-            a, (value, secant, slopes, position), restore = by_rows(a, tables)
-            k = _find_bin(a, position)
-            start, stop = position.gather(-1, k), position.gather(-1, k + 1)
-            w = stop - start
+        tables = [shape.value, shape.secant, shape.raw_slope]
+        if shape.position is not None:
+            tables.append(shape.position)
+        a, (value, secant, slopes, *positions), restore = by_rows(a, tables)
+        if positions:
+            k = _find_bin(a, positions[0])
+            start, stop = positions[0].gather(-1, k), positions[0].gather(-1, k + 1)
+            w: Tensor | float = stop - start
             inside = torch.maximum(torch.minimum(a, stop), start)
             t, outside = (inside - start) / w, a - inside
+        else:
+            # Position in units of bins; the gradient flows through t only.
+            w = self.bin_width
+            place = a * (1.0 / w) + 0.5 * self.bins
+            inside = place.clamp(0.0, float(self.bins))
+            first = inside.detach().clamp(max=self.bins - 0.5).floor()
+            k, t, outside = first.long(), inside - first, (place - inside) * w
         b0, s = value.gather(-1, k), secant.gather(-1, k)
-        d0, d1 = slopes.gather(-1, k), slopes.gather(-1, k + 1)
-        q = t * (1.0 - t)
-        inverse = 1.0 / (s + (d0 + d1 - 2.0 * s) * q)
-        b = b0 + w * s * (s * t * t + d0 * q) * inverse
-        b = b + outside.clamp(min=0.0) * d1 + outside.clamp(max=0.0) * d0
-        return restore(b), restore(_log_slope(t, s, d0, d1, inverse)) if slope else None
+        d0, d1 = _slopes_at(slopes, k)
+        denominator = _denominator(t, s, d0, d1)
+        b = b0 + w * (s * t * torch.lerp(d0, s, t) / denominator)
+        b = torch.addcmul(b, outside, torch.where(t > 0.5, d1, d0))
+        return restore(b), restore(_log_slope(t, s, d0, d1, denominator)) if slope else None
 
     def core_inverse(self, b: Tensor, shape: Knots, slope: bool) -> tuple[Tensor, Tensor | None]:
-        tables = [shape.value, shape.secant, shape.slope]
+        tables = [shape.value, shape.secant, shape.raw_slope]
         if shape.position is not None:
             tables.append(shape.position)
         b, (value, secant, slopes, *positions), restore = by_rows(b, tables)
         k = _find_bin(b, value)
         b0, s = value.gather(-1, k), secant.gather(-1, k)
-        d0, d1 = slopes.gather(-1, k), slopes.gather(-1, k + 1)
+        d0, d1 = _slopes_at(slopes, k)
         start: Tensor | None = None
         w: Tensor | float = self.bin_width
         if positions:
@@ -130,13 +130,14 @@ class RationalQuadraticSpline(Transformer):
         excess = share * (d0 + d1 - 2.0 * s)
         half = d0 - excess
         root = (half * half + 4.0 * (s - d0 + excess) * s * share).clamp(min=TINY).sqrt()
-        t = (2.0 * s * share / (half + root)).clamp(0.0, 1.0)
+        t = 2.0 * s * share / (half + root)
+        # Rounding may leave [0, 1]; the gradient must not notice.
+        t = t + (t.clamp(0.0, 1.0) - t).detach()
         a = w * t + start if start is not None else (t + k) * self.bin_width - self.bound
-        a = a + outside.clamp(min=0.0) / d1 + outside.clamp(max=0.0) / d0
+        a = a + outside / torch.where(t > 0.5, d1, d0)
         if not slope:
             return restore(a), None
-        inverse = 1.0 / (s + (d0 + d1 - 2.0 * s) * (t * (1.0 - t)))
-        return restore(a), restore(-_log_slope(t, s, d0, d1, inverse))
+        return restore(a), restore(-_log_slope(t, s, d0, d1, _denominator(t, s, d0, d1)))
 
     def extra_repr(self) -> str:
         return (
@@ -162,7 +163,22 @@ def _find_bin(x: Tensor, knots: Tensor) -> Tensor:
     return k
 
 
-def _log_slope(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor, inverse: Tensor) -> Tensor:
+def _slopes_at(raw: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes at both ends of bin k (..., A), given raw slopes (..., bins + 1)."""
+    if 2 * k.shape[-1] < raw.shape[-1]:  # few points per spline: skip the slopes nobody needs
+        raw0, raw1 = raw.gather(-1, k), raw.gather(-1, k + 1)
+        return exp_bounded(raw0, LOG_SLOPE_LIMIT), exp_bounded(raw1, LOG_SLOPE_LIMIT)
+    slope = exp_bounded(raw, LOG_SLOPE_LIMIT)
+    return slope.gather(-1, k), slope.gather(-1, k + 1)
+
+
+def _denominator(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor) -> Tensor:
+    """s + (d0 + d1 - 2 s) t (1 - t)."""
+    return torch.addcmul(s, torch.sub(d0 + d1, s, alpha=2.0), t * (1.0 - t))
+
+
+def _log_slope(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor, denominator: Tensor) -> Tensor:
     """log m'(a) = log(s^2 (d1 t^2 + 2 s t (1 - t) + d0 (1 - t)^2) / (s + ...)^2)."""
-    r = 1.0 - t
-    return (d1 * t * t + 2.0 * s * t * r + d0 * r * r).log() + 2.0 * (s * inverse).log()
+    # The quadratic form, written as two interpolations.
+    mean = torch.lerp(torch.lerp(d0, s, t), torch.lerp(s, d1, t), t)
+    return mean.log() + 2.0 * (s / denominator).log()
