@@ -98,7 +98,7 @@ def _propose(rng: np.random.Generator, size: int) -> SceneObject | None:
     breadth = rng.uniform(*BREADTH)
     extent = EXTENT * breadth
     hidden = bool(rng.random() < HIDDEN_SHARE)
-    share = 0.0 if hidden else float(CLASS_LAWS[label].quantile(rng.uniform(1e-6, 1 - 1e-6)))
+    share = 0.0 if hidden else CLASS_LAWS[label].sample(rng)
     low = rng.uniform(2, size - 2 - breadth)
     across = (low, low + breadth)
     length = breadth * rng.uniform(0.9, 1.1)
@@ -239,9 +239,7 @@ def make_scene(
     objects = []
     for item, _ in layout:
         if item.hidden:
-            level = hidden_rng.uniform(1e-6, 1 - 1e-6)
-            share = float(CLASS_LAWS[item.label].quantile(level))
-            item = replace(item, share=share)
+            item = replace(item, share=CLASS_LAWS[item.label].sample(hidden_rng))
         objects.append(item)
     return image, objects
 

@@ -51,6 +51,12 @@ class ExtensionLaw:
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return (low + high) / 2
 
+    def sample(self, rng: np.random.Generator) -> float:
+        """Draw one b: choose a component, then invert its distribution function."""
+        weights = [weight for weight, _, _ in self.components]
+        _, a, c = self.components[int(rng.choice(len(weights), p=weights))]
+        return float((1 - (1 - rng.random()) ** (1 / c)) ** (1 / a))
+
 
 @dataclass(frozen=True)
 class HiddenSideTruth:

@@ -62,8 +62,9 @@ def replicate_means(
         weights: ``(R, n_images)`` from :func:`image_weights`.
     """
     present, row = np.unique(image, return_inverse=True)
-    sums = np.zeros((len(present), int(np.prod(values.shape[1:]))))
-    np.add.at(sums, row, values.reshape(len(values), -1))
+    width = int(np.prod(values.shape[1:]))
+    sums = np.zeros((len(present), width))
+    np.add.at(sums, row, values.reshape(len(values), width))
     chosen = weights[:, present]
     with np.errstate(invalid="ignore", divide="ignore"):
         means = (chosen @ sums) / (chosen @ np.bincount(row, minlength=len(present)))[:, None]

@@ -122,7 +122,7 @@ class BoxUncertaintyMetric(BaseMetric):
         std = as_numpy(found["bbox_std"])[chosen] if "bbox_std" in found else None
         return {
             "image_id": str(sample["img_id"]),
-            "levels": levels if "quantile_levels" in sample else None,
+            "levels": np.array(levels) if "quantile_levels" in sample else None,
             "truth_counts": np.bincount(truth_labels, minlength=self._n_classes()),
             "energy_source": source,
             "label": labels[chosen],
@@ -208,10 +208,10 @@ class BoxUncertaintyMetric(BaseMetric):
 
 def collect_pairs(records: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> BoxPairs:
     """Stack the records of all images; all must use the same quantile levels."""
-    levels = {record["levels"] for record in records if record["levels"] is not None}
-    if len(levels) > 1:
+    levels = [record["levels"] for record in records if record["levels"] is not None]
+    if any(not np.array_equal(levels[0], other) for other in levels):
         raise ValueError("predictions of different quantile levels cannot be evaluated together.")
-    return BoxPairs.build(levels.pop() if levels else DEFAULT_LEVELS, classes, records)
+    return BoxPairs.build(levels[0] if levels else DEFAULT_LEVELS, classes, records)
 
 
 def flatten(summaries: Mapping[str, Summary]) -> dict[str, float]:

@@ -101,7 +101,7 @@ class BoxPairs:
     @classmethod
     def build(
         cls,
-        levels: Sequence[float],
+        levels: Sequence[float] | NDArray,
         classes: Sequence[str],
         images: Sequence[Mapping[str, Any]],
     ) -> BoxPairs:

@@ -70,7 +70,7 @@ def score_pairs(pairs: BoxPairs) -> PairScores:
     if len(pairs) == 0:
         empty = {name: np.zeros((0, 4)) for name in PER_COORDINATE}
         return PairScores(wanted, np.zeros((0, len(wanted), 4), bool), empty, pairs.energy)
-    quantiles = spaced(pairs.quantiles)
+    quantiles = spaced(pairs.quantiles, 0.0)
     distribution = interpolated(levels, quantiles)
     y = torch.from_numpy(truth)
     result = {

@@ -25,14 +25,14 @@ def tree_hash(root):
 
 
 def test_deterministic_by_seed_and_not_rewritten(tmp_path):
-    first = generate_demo_dataset(tmp_path / "a", 3, 1, 2, 128, seed=5)
-    second = generate_demo_dataset(tmp_path / "b", 3, 1, 2, 128, seed=5)
-    third = generate_demo_dataset(tmp_path / "c", 3, 1, 2, 128, seed=6)
+    first = generate_demo_dataset(tmp_path / "a", 3, 1, 2, seed=5)
+    second = generate_demo_dataset(tmp_path / "b", 3, 1, 2, seed=5)
+    third = generate_demo_dataset(tmp_path / "c", 3, 1, 2, seed=6)
     assert tree_hash(first) == tree_hash(second) != tree_hash(third)
     stamp = (first / "dataset.json").stat().st_mtime_ns
-    generate_demo_dataset(first, 3, 1, 2, 128, seed=5)
+    generate_demo_dataset(first, 3, 1, 2, seed=5)
     assert (first / "dataset.json").stat().st_mtime_ns == stamp
-    generate_demo_dataset(first, 3, 1, 2, 128, seed=6)
+    generate_demo_dataset(first, 3, 1, 2, seed=6)
     assert tree_hash(first) == tree_hash(third)
 
 

@@ -24,7 +24,7 @@ def _mmdet_scope():
 
 @pytest.fixture
 def root(tmp_path):
-    return generate_demo_dataset(tmp_path / "scenes", 6, 1, 3, image_size=128)
+    return generate_demo_dataset(tmp_path / "scenes", 6, 1, 3)
 
 
 def build(root, **changes):
@@ -138,7 +138,7 @@ def test_size_tag_may_be_missing(root):
 
     edit_boxes(root / "Annotations/train_00000.xml", drop)
     info = build(root, on_corrupt="raise").get_data_info(0)
-    assert (info["width"], info["height"]) == (128, 128)
+    assert (info["width"], info["height"]) == (160, 160)
 
 
 def test_mixup_around_the_data_set(root):
