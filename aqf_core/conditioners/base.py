@@ -129,6 +129,7 @@ class Conditioner(nn.Module):
 
         Returns:
             h of shape (*B, P), possibly a transposed view of a (P, *B) tensor, and the new state.
+            Without gradients the next step may overwrite h.
         """
         raise NotImplementedError
 
@@ -137,11 +138,12 @@ class Conditioner(nn.Module):
         batch_shape = self.batch_shape(x, context)
         x = x.expand(*batch_shape, self.features)
         state = self.start(batch_shape, context)
-        params: list[Tensor | None] = [None] * self.features
+        params = [x] * self.features
         for t, feature in enumerate(self.order):
             x_prev = x[..., self.order[t - 1]] if t else None
-            params[feature], state = self.step(state, t, x_prev)
-        return torch.stack([h for h in params if h is not None], dim=-2)
+            h, state = self.step(state, t, x_prev)
+            params[feature] = h.clone()
+        return torch.stack(params, dim=-2)
 
     def batch_shape(self, x: Tensor, context: Tensor | None) -> torch.Size:
         """The batch shape of `x` (..., d) and `context` (..., c) after broadcasting."""

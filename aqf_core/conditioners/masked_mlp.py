@@ -101,11 +101,13 @@ class MaskedMLPState:
         units: the inputs in order of generation, then the hidden units layer by layer.
         layers: bias (units, 1 or N) and weight of every layer. The first bias contains the
             context, and the columns of the first weight follow the order of generation.
+        h: memory for the parameters (P, N) that is used again in every step; None with gradients.
     """
 
     batch_shape: tuple[int, ...]
     units: list[Rows]
     layers: list[tuple[Tensor, Tensor]]
+    h: Tensor | None
 
 
 class MaskedMLP(Conditioner):
@@ -209,7 +211,8 @@ class MaskedMLP(Conditioner):
         in_place = not torch.is_grad_enabled() and not tracing()
         sizes = [self.features] + [bias.shape[0] for bias, _ in layers[:-1]]
         units = [Rows(size, n, weight, in_place) for size in sizes]
-        return MaskedMLPState(tuple(batch_shape), units, layers)
+        h = weight.new_empty(self.n_params, n) if in_place else None
+        return MaskedMLPState(tuple(batch_shape), units, layers, h)
 
     def step(
         self, state: MaskedMLPState, t: int, x_prev: Tensor | None
@@ -232,7 +235,9 @@ class MaskedMLP(Conditioner):
         bias, weight = state.layers[-1]
         start = self.order[t] * self.n_params
         stop = start + self.n_params
-        h = torch.addmm(bias[start:stop], weight[start:stop, : inputs.shape[0]], inputs)
+        h = torch.addmm(
+            bias[start:stop], weight[start:stop, : inputs.shape[0]], inputs, out=state.h
+        )
         return to_batch(h, state.batch_shape), state
 
     def extra_repr(self) -> str:

@@ -25,10 +25,13 @@ def exp_bounded(raw: Tensor, limit: float) -> Tensor:
         >>> exp_bounded(torch.tensor([0.0, 8.0, -1e30]), 8.0)
         tensor([1.0000e+00, 5.4598e+01, 3.3546e-04])
     """
-    if raw.requires_grad and torch.is_grad_enabled() and not tracing():
+    if tracing():
+        return torch.exp2(raw * (LOG2_E * _shrink(raw, limit)))
+    if raw.requires_grad and torch.is_grad_enabled():
         out: Tensor = _ExpBounded.apply(raw, limit)
         return out
-    return torch.exp2(raw / (raw.abs() * (1.0 / (LOG2_E * limit)) + 1.0 / LOG2_E))
+    work = raw.abs().mul_(1.0 / (limit * LOG2_E)).add_(1.0 / LOG2_E)
+    return torch.div(raw, work, out=work).exp2_()
 
 
 def _shrink(raw: Tensor, limit: float) -> Tensor:
