@@ -66,6 +66,9 @@ class TappedMobileNetV2(BaseModule):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images (B, 3, H, W) -> three maps at strides 8, 16 and 32."""
+        # Depthwise convolutions run about twice as fast on the CPU in this layout, which spreads to
+        # every later map.
+        x = x.contiguous(memory_format=torch.channels_last)
         maps = []
         for i, block in enumerate(self.features):
             x = block(x)
