@@ -19,21 +19,17 @@ from .errors import LevelError, NonFiniteError, ShapeError
 from .levels import clamp_levels
 from .losses import gaussian_crps, gaussian_nll, interpolated_crps, interpolation_levels
 from .normal import base_to_level, level_to_base
-from .validation import check_levels, tracing
+from .validation import broadcast_shapes, check_levels, tracing
 
 __all__ = ["GaussianPredictive", "ScalarPredictive", "WrappedPredictive", "as_predictive"]
-
-
-def _broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
-    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 
 class ScalarPredictive(Distribution):
     r"""A batch of one-dimensional predictive distributions (event shape ()).
 
     Subclasses implement `_icdf(u)`, `_cdf(x)` and `_log_prob(x)`; the argument already has been
-    checked and broadcast against the batch shape. They may also implement `from_base(z)`, which is
-    more accurate in the upper tail than `icdf(ndtr(z))`, and `_exact_crps(x)`.
+    checked and broadcast against the batch shape. They may also implement `from_base(z)` and
+    `to_base(x)`, which lose no precision in the upper tail, and `_exact_crps(x)`.
 
     Args:
         batch_shape: shape of the batch.
@@ -87,6 +83,10 @@ class ScalarPredictive(Distribution):
     def from_base(self, z: Tensor) -> Tensor:
         """The value at z of the increasing map whose image of N(0, 1) is this distribution."""
         return self.icdf(base_to_level(z))
+
+    def to_base(self, x: Tensor) -> Tensor:
+        """The inverse of `from_base`: z ~ N(0, 1) when x follows this distribution."""
+        return level_to_base(self.cdf(x))
 
     # The public interface -----------------------------------------------------------------------
 
@@ -218,8 +218,8 @@ class ScalarPredictive(Distribution):
 
     def _broadcast(self, value: Tensor) -> Tensor:
         try:
-            return value.expand(_broadcast_shapes(value.shape, self.batch_shape))
-        except RuntimeError:
+            return value.expand(broadcast_shapes(value.shape, self.batch_shape))
+        except ShapeError:
             raise ShapeError(
                 f"a value of shape {tuple(value.shape)} does not broadcast with batch shape "
                 f"{tuple(self.batch_shape)}."
@@ -235,7 +235,7 @@ class ScalarPredictive(Distribution):
         """Reshape (K,) to (K, 1, ..., 1) so that it broadcasts against the batch shape."""
         return values.reshape(-1, *[1] * len(self.batch_shape))
 
-    def _base_quadrature(self, nodes: int = 129) -> tuple[Tensor, Tensor]:
+    def _base_quadrature(self, nodes: int = 257) -> tuple[Tensor, Tensor]:
         """Values (nodes, *batch_shape) and weights (nodes, 1, ..., 1) of E[f(X)].
 
         The trapezoidal rule in z with weights proportional to the Gaussian density converges
@@ -264,7 +264,7 @@ class GaussianPredictive(ScalarPredictive):
     def __init__(self, loc: Tensor, scale: Tensor, validate_args: bool | None = None) -> None:
         self.loc, self.scale = loc, scale
         super().__init__(
-            _broadcast_shapes(loc.shape, scale.shape),
+            broadcast_shapes(loc.shape, scale.shape),
             dtype=loc.dtype,
             device=loc.device,
             validate_args=validate_args,
@@ -273,11 +273,14 @@ class GaussianPredictive(ScalarPredictive):
     def from_base(self, z: Tensor) -> Tensor:
         return self.loc + self.scale * z
 
+    def to_base(self, x: Tensor) -> Tensor:
+        return (x - self.loc) / self.scale
+
     def _icdf(self, u: Tensor) -> Tensor:
         return self.from_base(level_to_base(u))
 
     def _cdf(self, x: Tensor) -> Tensor:
-        return base_to_level((x - self.loc) / self.scale)
+        return base_to_level(self.to_base(x))
 
     def _log_prob(self, x: Tensor) -> Tensor:
         return -gaussian_nll(self.loc, self.scale, x, reduction="none")

@@ -16,12 +16,16 @@ from .levels import clamp_levels
 __all__ = [
     "base_to_level",
     "level_to_base",
+    "log_base_to_level",
     "log_density",
     "log_level_to_base",
     "random_level_to_base",
 ]
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+# From here outwards the asymptotic expansion of Phi is exact to rounding.
+FAR = -20.0
 
 
 def level_to_base(u: Tensor) -> Tensor:
@@ -71,6 +75,25 @@ def log_density(z: Tensor) -> Tensor:
     return -0.5 * z * z - HALF_LOG_2PI
 
 
+def log_base_to_level(z: Tensor) -> Tensor:
+    """log Phi(z), exact in value and gradient at any distance.
+
+    The gradient of `torch.special.log_ndtr` is a difference of squares and is lost to rounding
+    (wrong, then NaN) beyond some thousand standard deviations; the asymptotic expansion is not.
+
+    Example:
+        >>> z = torch.tensor([0.0, -1e5], requires_grad=True)
+        >>> log_base_to_level(z).sum().backward()
+        >>> z.grad
+        tensor([7.9788e-01, 1.0000e+05])
+    """
+    near: Tensor = torch.special.log_ndtr(z.clamp(min=FAR))
+    far = z.clamp(max=FAR)
+    r = far.square().reciprocal()
+    expansion = log_density(far) - (-far).log() + torch.log1p(-r * (1 - r * (3 - 15 * r)))
+    return torch.where(z > FAR, near, expansion)
+
+
 def log_level_to_base(log_u: Tensor) -> Tensor:
     """z = Phi^-1(exp(log_u)) for log_u <= log(1/2), also where exp(log_u) underflows.
 
@@ -91,12 +114,15 @@ def log_level_to_base(log_u: Tensor) -> Tensor:
     far = -(squared - (2.0 * math.pi * squared).log()).sqrt()
     z = torch.where(fixed > -69.0, near, far)
     for _ in range(2):
-        z = z - (torch.special.log_ndtr(z) - fixed) / _log_phi_slope(z)
-    result: Tensor = z - (torch.special.log_ndtr(z) - log_u) / _log_phi_slope(z)
-    return result
+        z = z - (log_base_to_level(z) - fixed) / _log_phi_slope(z)
+    return z - (log_base_to_level(z) - log_u) / _log_phi_slope(z)
 
 
 def _log_phi_slope(z: Tensor) -> Tensor:
     """d log Phi(z) / dz = N(z) / Phi(z)."""
-    slope: Tensor = torch.exp(log_density(z) - torch.special.log_ndtr(z))
-    return slope
+    near = z.clamp(min=FAR)
+    r = z.clamp(max=FAR).square().reciprocal()
+    expansion = -z * (1 + r * (1 - r * (2 - 10 * r)))
+    return torch.where(
+        z > FAR, torch.exp(log_density(near) - torch.special.log_ndtr(near)), expansion
+    )

@@ -16,6 +16,7 @@ from torch import Tensor
 from .errors import ContextError, LevelError, NonFiniteError, ShapeError, UnknownNameError
 
 __all__ = [
+    "broadcast_shapes",
     "check_context",
     "check_features",
     "check_finite",
@@ -46,6 +47,20 @@ def tracing() -> bool:
         return True
     # functorch has no public way to ask; an empty interpreter stack means no transform is active.
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """The shape to which all shapes broadcast; a `ShapeError` when there is none.
+
+    Example:
+        >>> broadcast_shapes((3, 1), (4,))
+        torch.Size([3, 4])
+    """
+    try:
+        return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        listed = " and ".join(str(tuple(s)) for s in shapes)
+        raise ShapeError(f"shapes {listed} do not broadcast.") from None
 
 
 def check_finite(x: Tensor, name: str = "x") -> Tensor:
@@ -146,8 +161,8 @@ def check_context(
     check_features(context, features, name)
     if batch_shape is not None:
         try:
-            torch.broadcast_shapes(batch_shape, context.shape[:-1])  # type: ignore[no-untyped-call]
-        except RuntimeError:
+            broadcast_shapes(batch_shape, context.shape[:-1])
+        except ShapeError:
             raise ShapeError(
                 f"{name} has batch shape {tuple(context.shape[:-1])}, which does not broadcast "
                 f"with {tuple(batch_shape)}."

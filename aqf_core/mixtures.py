@@ -1,0 +1,233 @@
+r"""Mixtures of one-dimensional predictive distributions, with exact CDF, density and quantiles.
+
+Ensembles and Monte-Carlo dropout predict a mixture. Averaging the members' quantiles is not the
+quantile of the mixture; this finds the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .distributions import GaussianPredictive, ScalarPredictive, as_predictive
+from .errors import DomainError, ShapeError
+from .inversion import invert_monotone
+from .losses import gaussian_mixture_crps
+from .normal import log_base_to_level, log_density, log_level_to_base
+from .validation import broadcast_shapes, tracing
+
+__all__ = ["MixturePredictive"]
+
+# Members disagree with their mixture by rounding; widening their levels by this much in z is safe.
+BRACKET_MARGIN = 0.05
+
+
+class MixturePredictive(ScalarPredictive):
+    r"""The mixture \(F(x) = \sum_t w_t F_t(x)\) of T predictive distributions.
+
+    The CDF and the density are sums. The quantile lies between the smallest and the largest
+    quantile of the components, which brackets the one root search; it works on
+    \(z = \Phi^{-1}(F(x))\), so both tails keep full precision, and carries implicit gradients with
+    respect to the components and the weights.
+
+    Args:
+        components: a list of T distributions of broadcastable batch shapes, or one
+            `ScalarPredictive` whose *first* batch dimension runs over the T components.
+        weights: (T,) or (T, *batch_shape), non-negative; normalised to sum 1 over the first
+            dimension. Equal weights when omitted.
+
+    Example:
+        >>> two = GaussianPredictive(torch.tensor([[-2.0], [2.0]]), torch.ones(2, 1))
+        >>> mixture = MixturePredictive(two)
+        >>> mixture.batch_shape, mixture.icdf(torch.tensor([0.25])), mixture.variance
+        (torch.Size([1]), tensor([-2.0001]), tensor([5.]))
+    """
+
+    def __init__(
+        self,
+        components: ScalarPredictive | Sequence[Distribution],
+        weights: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(components, ScalarPredictive):
+            components = _stack(components)
+        if len(components.batch_shape) == 0 or components.batch_shape[0] == 0:
+            raise ShapeError(
+                "a mixture needs at least one component along the first batch dimension, got batch "
+                f"shape {tuple(components.batch_shape)}."
+            )
+        self.components = components
+        self._depth = len(components.batch_shape) - 1
+        self.weights = _normalise(weights, components, self._depth)
+        # The logarithm of a weight 0 would have no gradient.
+        self._log_weights = self.weights.clamp_min(torch.finfo(components.dtype).tiny).log()
+        super().__init__(
+            components.batch_shape[1:],
+            dtype=components.dtype,
+            device=components.device,
+            validate_args=validate_args,
+        )
+
+    @property
+    def _dim(self) -> int:
+        """The position of the component dimension, counted from the end."""
+        return -self._depth - 1
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """Insert the component dimension: (..., *batch_shape) -> (..., T, *batch_shape)."""
+        missing = self._depth - x.dim()
+        x = x.reshape(*[1] * missing, *x.shape) if missing > 0 else x
+        return x.unsqueeze(self._dim)
+
+    def _sum(self, terms: Tensor) -> Tensor:
+        return (self.weights * terms).sum(self._dim)
+
+    def _cdf(self, x: Tensor) -> Tensor:
+        return self._sum(self.components.cdf(self._spread(x)))
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        log_prob = self.components.log_prob(self._spread(x))
+        return torch.logsumexp(self._log_weights + log_prob, self._dim)
+
+    def _icdf(self, u: Tensor) -> Tensor:
+        return self.from_base(torch.special.ndtri(u))
+
+    def to_base(self, x: Tensor) -> Tensor:
+        """z = Phi^-1(F(x)), from whichever tail is smaller."""
+        z = self.components.to_base(self._spread(x))
+        lower = torch.logsumexp(self._log_weights + log_base_to_level(z), self._dim)
+        upper = torch.logsumexp(self._log_weights + log_base_to_level(-z), self._dim)
+        tail = log_level_to_base(torch.minimum(lower, upper))
+        return torch.where(lower <= upper, tail, -tail)
+
+    def from_base(self, z: Tensor) -> Tensor:
+        """x with F(x) = Phi(z), by bracketed root finding."""
+        z = z.expand(broadcast_shapes(z.shape, self.batch_shape))
+        with torch.no_grad():
+            low = self.components.from_base(self._spread(z - BRACKET_MARGIN)).amin(self._dim)
+            high = self.components.from_base(self._spread(z + BRACKET_MARGIN)).amax(self._dim)
+            first, last = self.to_base(low), self.to_base(high)
+        # Where a component's CDF is flat in floating point its ends are as far as it can tell.
+        target = torch.minimum(torch.maximum(z, first), last)
+        return invert_monotone(self._value_and_slope, target, low, high)
+
+    def _value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.to_base(x)
+        return z, torch.exp(self._log_prob(x) - log_density(z))
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Samples (*sample_shape, *batch_shape): pick a component, then draw from it.
+
+        `rsample` inverts the mixture instead, which costs more and is differentiable.
+        """
+        shape = self._extended_shape(torch.Size(sample_shape))
+        with torch.no_grad():
+            z = torch.randn(shape, dtype=self.dtype, device=self.device)
+            draws = self.components.from_base(self._spread(z))
+            # The first component whose cumulative weight exceeds a uniform number.
+            u = self._spread(torch.rand(shape, dtype=self.dtype, device=self.device))
+            pick = (u > self.weights.cumsum(self._dim)).sum(self._dim, keepdim=True)
+            pick = pick.clamp_max(draws.shape[self._dim] - 1)
+            return draws.gather(self._dim, pick).squeeze(self._dim)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._sum(self.components.mean).expand(self.batch_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        within, between = self.variance_parts()
+        return within + between
+
+    def variance_parts(self) -> tuple[Tensor, Tensor]:
+        r"""Variance within and between components, each of the batch shape.
+
+        \(\sum_t w_t \sigma_t^2\) is what every member expects (aleatoric) and
+        \(\sum_t w_t (\mu_t - \mu)^2\) what they disagree about (epistemic); they add up to
+        `variance`.
+        """
+        means = self.components.mean
+        between = (means - self._sum(means).unsqueeze(self._dim)).square()
+        within = self._sum(self.components.variance).expand(self.batch_shape)
+        return within, self._sum(between).expand(self.batch_shape)
+
+    def _exact_crps(self, x: Tensor) -> Tensor | None:
+        if not isinstance(self.components, GaussianPredictive):
+            return None
+        shape = self.components.batch_shape
+        loc, scale, weights = (
+            t.expand(shape).movedim(0, -1)
+            for t in (self.components.loc, self.components.scale, self.weights)
+        )
+        return gaussian_mixture_crps(weights, loc, scale, x, reduction="none")
+
+
+def _normalise(weights: Tensor | None, components: ScalarPredictive, depth: int) -> Tensor:
+    count = components.batch_shape[0]
+    if weights is None:
+        weights = torch.full((count,), 1 / count, dtype=components.dtype, device=components.device)
+    if weights.dim() == 0 or weights.shape[0] != count:
+        raise ShapeError(
+            f"{count} components need weights of shape ({count},) or ({count}, *batch_shape), got "
+            f"{tuple(weights.shape)}."
+        )
+    total = weights.sum(0, keepdim=True)
+    if not tracing() and not (bool((weights >= 0).all()) and bool((total > 0).all())):
+        raise DomainError("mixture weights must be non-negative with a positive sum.")
+    weights = (weights / total).to(components.dtype)
+    return weights.reshape(count, *[1] * depth) if weights.dim() == 1 else weights
+
+
+def _stack(components: Sequence[Distribution]) -> ScalarPredictive:
+    if len(components) == 0:
+        raise ShapeError("a mixture needs at least one component, got an empty list.")
+    predictives = [as_predictive(c) for c in components]
+    gaussians = [p for p in predictives if isinstance(p, GaussianPredictive)]
+    if len(gaussians) == len(predictives):
+        shape = broadcast_shapes(*[g.batch_shape for g in gaussians])
+        loc = torch.stack([g.loc.expand(shape) for g in gaussians])
+        return GaussianPredictive(loc, torch.stack([g.scale.expand(shape) for g in gaussians]))
+    return _Stacked(predictives)
+
+
+class _Stacked(ScalarPredictive):
+    """Different distributions side by side: the first batch dimension runs over them."""
+
+    def __init__(self, members: list[ScalarPredictive]) -> None:
+        shape = broadcast_shapes(*[m.batch_shape for m in members])
+        self.members = [m.expand(shape) for m in members]
+        self._depth = len(shape)
+        super().__init__((len(members), *shape), dtype=members[0].dtype, device=members[0].device)
+
+    def _each(self, method: str, value: Tensor) -> Tensor:
+        dim = -self._depth - 1
+        parts = self._broadcast(value).unbind(dim)
+        results = [getattr(m, method)(p) for m, p in zip(self.members, parts, strict=True)]
+        return torch.stack(results, dim)
+
+    def _icdf(self, u: Tensor) -> Tensor:
+        return self._each("icdf", u)
+
+    def _cdf(self, x: Tensor) -> Tensor:
+        return self._each("cdf", x)
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        return self._each("log_prob", x)
+
+    def from_base(self, z: Tensor) -> Tensor:
+        return self._each("from_base", z)
+
+    def to_base(self, x: Tensor) -> Tensor:
+        return self._each("to_base", x)
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.stack([m.mean for m in self.members])
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.stack([m.variance for m in self.members])
