@@ -1,6 +1,7 @@
 """Data sets and pipeline steps, registered with mmdet on import."""
 
-from .demo_scenes import generate_demo_dataset
+from .checked import DatasetNotFoundError
+from .coco import CocoDetectionDataset
 from .hidden_side import HiddenSideTruth, hidden_side_truth, read_hidden_sides
 from .transforms import (
     CorruptSampleError,
@@ -12,9 +13,10 @@ from .transforms import (
     WeightedMixUp,
     to_original_pixels,
 )
-from .voc import DatasetNotFoundError, VOCDetectionDataset
+from .voc import VOCDetectionDataset
 
 __all__ = [
+    "CocoDetectionDataset",
     "CorruptSampleError",
     "DatasetNotFoundError",
     "HiddenSideTruth",
@@ -25,7 +27,6 @@ __all__ = [
     "PackWeightedDetInputs",
     "VOCDetectionDataset",
     "WeightedMixUp",
-    "generate_demo_dataset",
     "hidden_side_truth",
     "read_hidden_sides",
     "to_original_pixels",

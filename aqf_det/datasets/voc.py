@@ -7,13 +7,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from mmcv.transforms import LoadImageFromFile
 from mmdet.datasets import VOCDataset
 from mmdet.registry import DATASETS
 from mmengine.logging import MMLogger
 from PIL import Image
 
+from .checked import CheckedSamples, DatasetNotFoundError
 from .transforms import CorruptSampleError
 
 EXPECTED_TREE = """\
@@ -30,12 +29,8 @@ HOW_TO_GET = (
 )
 
 
-class DatasetNotFoundError(FileNotFoundError):
-    """A data set that is not where the config says; the message shows the expected tree."""
-
-
 @DATASETS.register_module()
-class VOCDetectionDataset(VOCDataset):
+class VOCDetectionDataset(CheckedSamples, VOCDataset):
     """mmdet's VOC data set made robust.
 
     Boxes follow mmdet: 1 is subtracted from all four XML coordinates, fractions are kept. Boxes
@@ -51,12 +46,8 @@ class VOCDetectionDataset(VOCDataset):
         **kwargs: As for ``mmdet.VOCDataset``.
     """
 
-    def __init__(self, *, on_corrupt: str = "skip", **kwargs: Any) -> None:
-        if on_corrupt not in ("skip", "raise"):
-            raise ValueError(f"on_corrupt must be 'skip' or 'raise', got {on_corrupt!r}.")
-        self.on_corrupt = on_corrupt
+    def __init__(self, **kwargs: Any) -> None:
         self.dropped_boxes = 0
-        self._named: set[str] = set()
         super().__init__(**kwargs)
 
     def load_data_list(self) -> list[dict]:
@@ -71,7 +62,7 @@ class VOCDetectionDataset(VOCDataset):
             try:
                 info, names = self._parse(xml_path, image_path)
             except (ET.ParseError, OSError, CorruptSampleError) as error:
-                self._report(f"annotation {xml_path}: {error}")
+                self.report_corrupt(f"annotation {xml_path}: {error}")
                 continue
             seen_names |= names
             info.update(img_id=image_id, img_path=str(image_path), xml_path=str(xml_path))
@@ -104,24 +95,6 @@ class VOCDetectionDataset(VOCDataset):
         if not kept:
             raise ValueError(f"filter_cfg={config} leaves no training image of {self.ann_file}.")
         return kept
-
-    def prepare_data(self, idx: int) -> Any:
-        """Run the pipeline; a damaged image gives None in training, an empty one at test time."""
-        try:
-            return super().prepare_data(idx)
-        except CorruptSampleError as error:
-            self._report(str(error))
-        if not self.test_mode:
-            return None
-        info = self.get_data_info(idx)
-        # The annotated size with no objects: length and order of the split stay as samplers expect.
-        shape = (info["height"], info["width"])
-        blank = np.full((*shape, 3), 128, dtype=np.uint8)
-        info.update(instances=[], img=blank, img_shape=shape, ori_shape=shape)
-        for transform in self.pipeline.transforms:
-            if not isinstance(transform, LoadImageFromFile):
-                info = transform(info)
-        return info
 
     def _image_ids(self) -> list[str]:
         path, root = Path(self.ann_file), Path(self.sub_data_root)
@@ -185,11 +158,3 @@ class VOCDetectionDataset(VOCDataset):
             return None
         usable = all(map(math.isfinite, box)) and box[2] > box[0] and box[3] > box[1]
         return box if usable else None
-
-    def _report(self, message: str) -> None:
-        """Refuse a damaged file, or name it once per process and go on."""
-        if self.on_corrupt == "raise":
-            raise CorruptSampleError(message)
-        if message not in self._named:
-            self._named.add(message)
-            MMLogger.get_current_instance().warning(f"skipped: {message}")

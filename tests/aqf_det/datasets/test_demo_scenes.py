@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aqf_core.errors import LevelError
-from aqf_det.datasets import HiddenSideTruth, generate_demo_dataset, read_hidden_sides
+from aqf_det.datasets import HiddenSideTruth, read_hidden_sides
 from aqf_det.datasets import demo_scenes as scenes
+from aqf_det.datasets.demo_scenes import generate_demo_dataset
 from aqf_det.datasets.hidden_side import SIDES, ExtensionLaw
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -10,8 +11,8 @@ from mmengine.dataset import pseudo_collate
 from mmengine.registry import init_default_scope
 from torch.utils.data import DataLoader
 
-from aqf_det.datasets import CorruptSampleError, DatasetNotFoundError, generate_demo_dataset
-from aqf_det.datasets.demo_scenes import CLASSES
+from aqf_det.datasets import CorruptSampleError, DatasetNotFoundError
+from aqf_det.datasets.demo_scenes import CLASSES, generate_demo_dataset
 
 LOAD = [{"type": "LoadCheckedImage"}, {"type": "LoadAnnotations", "with_bbox": True}]
 PIPELINE = [*LOAD, {"type": "Letterbox", "size": 96}, {"type": "PackWeightedDetInputs"}]
@@ -154,3 +155,41 @@ def test_mixup_around_the_data_set(root):
         assert len(item.weights) == len(item.bboxes) == len(item.labels)
         lam = float(item.weights[0])
         assert all(min(abs(w - lam), abs(w - 1 + lam)) < 1e-6 for w in item.weights.tolist())
+
+
+def test_coco_gets_the_same_treatment(root, tmp_path):
+    with pytest.raises(DatasetNotFoundError, match=r"instances_train2017\.json[\s\S]*AQF_DATA"):
+        DATASETS.build(coco(tmp_path / "nowhere"))
+    names = ["train_00000.jpg", "train_00001.jpg"]
+    (root / "JPEGImages" / names[1]).write_bytes(b"")
+    images = [
+        {"id": i, "file_name": name, "width": 160, "height": 160} for i, name in enumerate(names)
+    ]
+    boxes = [
+        {
+            "id": i,
+            "image_id": i,
+            "category_id": 1,
+            "bbox": [9, 9, 40, 30],
+            "area": 1200,
+            "iscrowd": 0,
+        }
+        for i in range(2)
+    ]
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "digit"}]}
+    (root / "instances.json").write_text(json.dumps(content))
+    dataset = DATASETS.build(coco(root))
+    assert [dataset[i]["data_samples"].img_id for i in (0, 1, 1)] == [0, 0, 0]
+    with pytest.raises(CorruptSampleError, match="train_00001"):
+        DATASETS.build({**coco(root), "on_corrupt": "raise"})[1]
+
+
+def coco(root):
+    return {
+        "type": "CocoDetectionDataset",
+        "data_root": str(root),
+        "ann_file": "instances.json" if root.exists() else "annotations/instances_train2017.json",
+        "data_prefix": {"img": "JPEGImages/"},
+        "metainfo": {"classes": ("digit",)},
+        "pipeline": PIPELINE,
+    }

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from aqf_det.datasets import generate_demo_dataset, read_hidden_sides
-from aqf_det.datasets.demo_scenes import CLASSES
+from aqf_det.datasets import read_hidden_sides
+from aqf_det.datasets.demo_scenes import CLASSES, generate_demo_dataset
 from aqf_det.evaluation import BoxPairs, hidden_sides, paired_hidden_crps
 from aqf_det.evaluation.box_uncertainty_metric import DEFAULT_LEVELS, collect_pairs
 
