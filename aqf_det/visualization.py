@@ -34,7 +34,7 @@ def class_colour(label: int) -> Colour:
     hue = (0.02 + 0.61803398875 * label) % 1.0
     rgb = np.array(colorsys.hsv_to_rgb(hue, 0.78, 1.0))
     luminance = float(rgb @ (0.299, 0.587, 0.114))
-    lightening = max(0.0, (0.55 - luminance) / (1 - luminance))  # blues are dark on photographs
+    lightening = max(0.0, (0.62 - luminance) / (1 - luminance))  # blues are dark on photographs
     red, green, blue = np.rint(255 * (rgb + (1 - rgb) * lightening)).astype(int).tolist()
     return red, green, blue
 
