@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from aqf_core.conditioners import Independent
 from aqf_core.flows import AutoregressiveQuantileFlow
+from aqf_core.losses import gaussian_kl_loss
 
 from .box_distribution import BoxDistribution, SidePredictive
 from .flow_options import FlowOptions
@@ -53,6 +54,10 @@ class BoxFlow(nn.Module):
             (..., N), the sum over the four sides.
         """
         residual = self._sides(mean, sigma).to_residual(target)
+        if self.options.loss == "kl":
+            h = self.flow.conditioner(residual, features)
+            loc, scale = self.flow.transformer.location_scale(h)
+            return gaussian_kl_loss(loc, 2 * scale.log(), residual, reduction="none").sum(-1)
         return self.flow.loss(
             residual,
             features,

@@ -30,7 +30,8 @@ class FlowOptions:
             ``"crps"`` (both well specified).
         branch: Whether a branch with layers of its own is trained in stage 2. Always true for
             flows; for a Gaussian it adds an affine flow on the frozen trunk, trained by ``loss``.
-        loss: Objective of the branch: ``"nll"`` or ``"crps"`` for a Gaussian; flows use their own.
+        loss: Objective of the branch: ``"kl"`` (SmoothL1 of residuals in stage-1 standard
+            deviations), ``"nll"`` or ``"crps"`` for a Gaussian; flows use their own.
         transformer: Name of the monotone map (see ``aqf_core.transformers``).
         dependence: ``"independent"`` or ``"autoregressive"`` (one joint flow of the four sides).
         transformer_options: Passed to the transformer.
@@ -75,9 +76,10 @@ class FlowOptions:
                     )
             values.setdefault("loss", "crps")
             _choose("Gaussian loss", values["loss"], GAUSSIAN_LOSSES)
-            if values.get("branch", False) and values["loss"] not in ("nll", "crps"):
+            if values.get("branch", False) and values["loss"] == "kl_pixel":
                 raise ValueError(
-                    f"a Gaussian branch is trained by 'nll' or 'crps', got {values['loss']!r}."
+                    "a Gaussian branch knows no pixels: train it by 'kl', 'nll' or 'crps', got "
+                    "'kl_pixel'."
                 )
         else:
             values["branch"] = True
