@@ -83,6 +83,7 @@ def _search(
     tolerance = 4.0 * torch.finfo(target.dtype).eps if tolerance is None else tolerance
     x = 0.5 * (low + high)
     last_step = high - low
+    converged = torch.zeros_like(x, dtype=torch.bool)
     iterations = MAX_ITERATIONS if eager else TRACED_ITERATIONS.get(target.dtype, 60)
     for _ in range(iterations):
         value, slope = f_and_slope(x)
@@ -90,9 +91,13 @@ def _search(
         below = residual < 0
         low, high = torch.where(below, x, low), torch.where(below, high, x)
         newton = x - residual / slope
+        step = (newton - x).abs()
+        small = step <= tolerance * (1.0 + x.abs())
         # NaN and infinity fail these comparisons: a flat or overflowing f falls back to bisection.
-        good = (newton >= low) & (newton <= high) & (2.0 * (newton - x).abs() <= last_step)
-        new = torch.where(good, newton, 0.5 * (low + high))
+        good = (newton >= low) & (newton <= high) & (2.0 * step <= last_step)
+        new = torch.where(small | good, newton, 0.5 * (low + high))
+        # A converged element stays: rounding could otherwise send it back to bisection.
+        new = torch.where(converged, x, new)
         last_step = (new - x).abs()
         converged = last_step <= tolerance * (1.0 + x.abs())
         x = new

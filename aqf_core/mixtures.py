@@ -17,7 +17,7 @@ from .distributions import GaussianPredictive, ScalarPredictive, as_predictive
 from .errors import DomainError, ShapeError
 from .inversion import invert_monotone
 from .losses import gaussian_mixture_crps
-from .normal import log_base_to_level, log_density, log_level_to_base
+from .normal import log_base_to_level, log_level_to_base
 from .validation import broadcast_shapes, tracing
 
 __all__ = ["MixturePredictive"]
@@ -30,9 +30,9 @@ class MixturePredictive(ScalarPredictive):
     r"""The mixture \(F(x) = \sum_t w_t F_t(x)\) of T predictive distributions.
 
     The CDF and the density are sums. The quantile lies between the smallest and the largest
-    quantile of the components, which brackets the one root search; it works on
-    \(z = \Phi^{-1}(F(x))\), so both tails keep full precision, and carries implicit gradients with
-    respect to the components and the weights.
+    quantile of the components, which brackets the one root search; it works on the log-odds of F,
+    so both tails keep full precision, and carries implicit gradients with respect to the
+    components and the weights.
 
     Args:
         components: a list of T distributions of broadcastable batch shapes, or one
@@ -96,28 +96,37 @@ class MixturePredictive(ScalarPredictive):
     def _icdf(self, u: Tensor) -> Tensor:
         return self.from_base(torch.special.ndtri(u))
 
-    def to_base(self, x: Tensor) -> Tensor:
-        """z = Phi^-1(F(x)), from whichever tail is smaller."""
+    def _log_tails(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """log F(x) and log(1 - F(x)), both to full precision."""
         z = self.components.to_base(self._spread(x))
         lower = torch.logsumexp(self._log_weights + log_base_to_level(z), self._dim)
         upper = torch.logsumexp(self._log_weights + log_base_to_level(-z), self._dim)
+        return lower, upper
+
+    def to_base(self, x: Tensor) -> Tensor:
+        """z = Phi^-1(F(x)), from whichever tail is smaller."""
+        lower, upper = self._log_tails(x)
         tail = log_level_to_base(torch.minimum(lower, upper))
         return torch.where(lower <= upper, tail, -tail)
 
     def from_base(self, z: Tensor) -> Tensor:
-        """x with F(x) = Phi(z), by bracketed root finding."""
+        """x with F(x) = Phi(z), by bracketed root finding on the log-odds of F."""
         z = z.expand(broadcast_shapes(z.shape, self.batch_shape))
         with torch.no_grad():
             low = self.components.from_base(self._spread(z - BRACKET_MARGIN)).amin(self._dim)
             high = self.components.from_base(self._spread(z + BRACKET_MARGIN)).amax(self._dim)
-            first, last = self.to_base(low), self.to_base(high)
+            first, last = self._log_odds(low)[0], self._log_odds(high)[0]
+        target = log_base_to_level(z) - log_base_to_level(-z)
         # Where a component's CDF is flat in floating point its ends are as far as it can tell.
-        target = torch.minimum(torch.maximum(z, first), last)
-        return invert_monotone(self._value_and_slope, target, low, high)
+        target = torch.minimum(torch.maximum(target, first), last)
+        tolerance = 16 * torch.finfo(z.dtype).eps
+        return invert_monotone(self._log_odds, target, low, high, tolerance)
 
-    def _value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.to_base(x)
-        return z, torch.exp(self._log_prob(x) - log_density(z))
+    def _log_odds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """log F(x) / (1 - F(x)) and its slope p(x) / F(x) + p(x) / (1 - F(x))."""
+        lower, upper = self._log_tails(x)
+        log_prob = self._log_prob(x)
+        return lower - upper, torch.exp(log_prob - lower) + torch.exp(log_prob - upper)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Samples (*sample_shape, *batch_shape): pick a component, then draw from it.

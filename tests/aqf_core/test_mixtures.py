@@ -159,7 +159,9 @@ def test_quantiles_are_always_found(locs: list[float], scale: float, u: float) -
     q.backward()
     assert torch.isfinite(q) and loc.grad is not None and torch.isfinite(loc.grad).all()
     low = min(locs) - 14 * scale
-    assert low - 1e-3 * abs(low) <= float(q.detach()) <= max(locs) + 14 * scale + 1e-3 * abs(max(locs))
+    assert (
+        low - 1e-3 * abs(low) <= float(q.detach()) <= max(locs) + 14 * scale + 1e-3 * abs(max(locs))
+    )
 
 
 def test_vmap_of_grad() -> None:
