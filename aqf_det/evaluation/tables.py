@@ -13,6 +13,9 @@ from .summary import Group, Summary
 # Columns of tables with one row per size or class.
 GROUP_COLUMNS = ("crps", "calibration_mae", "picp_90", "mpiw_90", "winkler_90", "energy", "nll")
 TITLES = {
+    "picp": "PICP",
+    "mpiw": "MPIW px",
+    "winkler": "Winkler px",
     "crps": "CRPS px",
     "nll": "NLL",
     "energy": "energy px",
@@ -24,7 +27,7 @@ TITLES = {
 def title(metric: str) -> str:
     """Column title of a metric."""
     kind, _, percent = metric.partition("_")
-    return TITLES.get(metric) or f"{kind.upper()}{percent}"
+    return TITLES.get(metric) or f"{TITLES[kind]} {percent} %"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -32,13 +34,14 @@ def predictions(annotations, hidden_quantiles) -> BoxPairs:
             boxes.append(box)
             tables.append(table)
         n = len(boxes)
+        names = [item.findtext("name") for item in ET.parse(path).getroot().findall("object")]
         records.append(
             {
                 "image_id": path.stem,
                 "levels": LEVELS,
-                "truth_counts": np.array([n, 0, 0]),
+                "truth_counts": np.array([names.count(name) for name in CLASSES]),
                 "energy_source": "independent",
-                "label": np.zeros(n, int),
+                "label": np.array([CLASSES.index(name) for name in names]),
                 "truth_index": np.arange(n),
                 "score": np.ones(n),
                 "iou": np.ones(n),
