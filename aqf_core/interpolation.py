@@ -99,6 +99,7 @@ class InterpolatedPredictive(ScalarPredictive):
         levels = self.levels
         tiny = torch.finfo(x.dtype).tiny
         share = ((x - low) / (high - low).clamp_min(tiny)).clamp(0, 1)
+        share = torch.where(x >= high, 1.0, share)  # at an atom that ends the table
         inner = levels[index] + share * (levels[index + 1] - levels[index])
         below, above = self._beyond(x)
         left = levels[0] * torch.exp(-below / self.left_scale.clamp_min(tiny))

@@ -42,7 +42,11 @@ def to_tensors(**arrays: ArrayLike) -> list[Tensor]:
 
 
 def _from_numpy(array: ArrayLike) -> Tensor:
-    return torch.as_tensor(np.asarray(array))
+    array = np.asarray(array)
+    # torch shares memory and therefore accepts neither read-only nor reversed views.
+    if not array.flags.writeable or any(step < 0 for step in array.strides):
+        array = array.copy()
+    return torch.as_tensor(array)
 
 
 def in_kind(result: Tensor, *like: Array) -> Array:

@@ -43,6 +43,11 @@ def percent_levels(
     return torch.arange(1, 100, dtype=dtype or torch.get_default_dtype(), device=device) / 100
 
 
+def _percents() -> ArrayLike:
+    """`percent_levels` as an array, which takes the dtype and device of whatever it meets."""
+    return percent_levels(torch.float64).numpy()
+
+
 def pit(dist: Distribution, y: Any) -> Any:
     """Probability integral transform F(y): uniform on (0, 1) for a calibrated prediction.
 
@@ -155,7 +160,7 @@ def calibration_curve_from_pit(pit: Array, levels: ArrayLike | None = None) -> A
         >>> calibration_curve_from_pit(torch.tensor([0.1, 0.6]), [0.5, 0.7])
         tensor([0.5000, 1.0000])
     """
-    p, u = to_tensors(pit=pit, levels=_levels(levels, pit))
+    p, u = to_tensors(pit=pit, levels=_percents() if levels is None else levels)
     check_levels(p, "pit")
     return in_kind(_observed(u.expand(*p.shape, u.shape[-1]), p), pit)
 
@@ -171,16 +176,10 @@ def calibration_mae_from_pit(pit: Array, levels: ArrayLike | None = None) -> Arr
         >>> calibration_mae_from_pit((torch.arange(1000) + 0.5) / 1000) < 1e-3
         tensor(True)
     """
-    p, u = to_tensors(pit=pit, levels=_levels(levels, pit))
+    p, u = to_tensors(pit=pit, levels=_percents() if levels is None else levels)
     check_levels(p, "pit")
     observed = _observed(u.expand(*p.shape, u.shape[-1]), p)
     return in_kind((observed - u).abs().mean(), pit)
-
-
-def _levels(levels: ArrayLike | None, like: Any) -> ArrayLike:
-    if levels is not None:
-        return levels
-    return percent_levels() if isinstance(like, Tensor) else percent_levels(torch.float64).numpy()
 
 
 def calibration_mae_floor(n: int) -> float:
