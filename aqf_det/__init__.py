@@ -10,7 +10,15 @@ from aqf_det import compat
 compat.apply()
 
 # Registers its parts with mmdet, so it must come after the patches.
-from aqf_det import datasets, engine, models  # noqa: E402
+from aqf_det import datasets, engine, evaluation, models  # noqa: E402
 from aqf_det.inference import QuantileInferencer  # noqa: E402
 
-__all__ = ["QuantileInferencer", "__version__", "compat", "datasets", "engine", "models"]
+__all__ = [
+    "QuantileInferencer",
+    "__version__",
+    "compat",
+    "datasets",
+    "engine",
+    "evaluation",
+    "models",
+]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmdet.evaluation import DumpDetResults
 from mmengine.config import Config
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
+
+from ..evaluation import BoxUncertaintyMetric
+from .stages import detector_of
 
 
 def load_config(
@@ -78,36 +82,55 @@ def check_checkpoint_path(path: str) -> None:
         raise FileNotFoundError(f"checkpoint {path} does not exist.")
 
 
-def train(cfg: Config) -> Runner:
-    """Run or resume the recipe of a config; returns the runner."""
+def train(cfg: Config, hooks: Sequence[Hook] = ()) -> Runner:
+    """Run or resume the recipe of a config, with further hooks; returns the runner."""
     if cfg.get("load_from"):
         check_checkpoint_path(cfg.load_from)
         # The loaded detector replaces ImageNet weights; there is no need to fetch them.
         cfg.model.backbone.weights = None
     runner = Runner.from_cfg(cfg)
+    for hook in hooks:
+        runner.register_hook(hook)
     runner.train()
     return runner
 
 
-def test(cfg: Config, checkpoint: str, dump: str | None = None) -> dict[str, float]:
+def _add_dump(runner: Runner, path: str) -> None:
+    """Make the test evaluator write ``path``."""
+    metrics = runner.test_evaluator.metrics
+    if not path.endswith(".npz"):
+        metrics.append(DumpDetResults(out_file_path=path))
+        return
+    tables = [metric for metric in metrics if isinstance(metric, BoxUncertaintyMetric)]
+    if not tables:
+        raise ValueError(
+            "an .npz dump is written by BoxUncertaintyMetric, which test_evaluator does not list."
+        )
+    tables[0].dump_path = path
+
+
+def test(
+    cfg: Config, checkpoint: str, dump: str | None = None, hooks: Sequence[Hook] = ()
+) -> dict[str, float]:
     """Evaluate a checkpoint on the config's test set; returns the metrics.
 
     Args:
         cfg: The config.
         checkpoint: Weights written by training.
-        dump: Where to write all predictions as a pickle file, or None.
+        dump: Where to write the matched pairs (``.npz``, what ``tools/analyze.py`` reads) or all
+            predictions (``.pkl``, as mmdet does), or None.
+        hooks: Further hooks.
     """
     check_checkpoint_path(checkpoint)
-    if dump is not None and not dump.endswith((".pkl", ".pickle")):
-        raise ValueError(f"the dump file must end in .pkl or .pickle, got {dump}.")
+    if dump is not None and not dump.endswith((".npz", ".pkl", ".pickle")):
+        raise ValueError(f"the dump file must end in .npz or .pkl, got {dump}.")
     cfg.load_from = checkpoint
     runner = Runner.from_cfg(cfg)
     if dump is not None:
         Path(dump).parent.mkdir(parents=True, exist_ok=True)
-        runner.test_evaluator.metrics.append(DumpDetResults(out_file_path=dump))
+        _add_dump(runner, dump)
+    for hook in hooks:
+        runner.register_hook(hook)
+    runner.load_or_resume()
+    detector_of(runner).require_trained_branch()
     return runner.test()
-
-
-def rank() -> int:
-    """This process's rank as set by the launcher, 0 without one."""
-    return int(os.environ.get("RANK", 0))

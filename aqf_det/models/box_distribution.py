@@ -10,6 +10,7 @@ from torch import Tensor
 
 from aqf_core.distributions import ScalarPredictive
 from aqf_core.losses import gaussian_crps
+from aqf_core.mixtures import MixturePredictive
 from aqf_core.normal import base_to_level, level_to_base, log_density
 from aqf_core.transformers import Transformer
 
@@ -54,14 +55,18 @@ class SidePredictive(ScalarPredictive):
             z = self.transformer.from_base(z, self.h)
         return self.sides.to_pixels(z)
 
+    def to_base(self, x: Tensor) -> Tensor:
+        """The z at which the map reaches the coordinates x."""
+        z = self.sides.to_residual(x)
+        if self.transformer is not None and self.h is not None:
+            z = self.transformer.to_base(z, self.h)
+        return z
+
     def _icdf(self, u: Tensor) -> Tensor:
         return self.from_base(level_to_base(u))
 
     def _cdf(self, x: Tensor) -> Tensor:
-        z = self.sides.to_residual(x)
-        if self.transformer is not None and self.h is not None:
-            z = self.transformer.to_base(z, self.h)
-        return base_to_level(z)
+        return base_to_level(self.to_base(x))
 
     def _log_prob(self, x: Tensor) -> Tensor:
         z, log_slope = self.sides.to_residual_and_slope(x)
@@ -129,8 +134,6 @@ class BoxDistribution:
             raise ValueError("an autoregressive flow has no closed marginals; use quantiles().")
         if self.passes == 1:
             return self._marginals[0]
-        from aqf_core.mixtures import MixturePredictive
-
         return MixturePredictive(self._marginals)
 
     def quantiles(self, levels: Tensor) -> Tensor:

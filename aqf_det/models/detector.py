@@ -10,6 +10,8 @@ from mmdet.registry import MODELS
 from mmdet.structures import SampleList
 from torch import Tensor, nn
 
+from .checkpoint_kind import CheckpointKindError
+
 
 @MODELS.register_module()
 class FlowDetector(SingleStageDetector):
@@ -35,6 +37,14 @@ class FlowDetector(SingleStageDetector):
             raise ValueError("this detector has no flow branch to train in stage 2.")
         self.bbox_head.stage.fill_(stage)
         self.train(self.training)
+
+    def require_trained_branch(self) -> None:
+        """Refuse to evaluate a flow branch that stage 2 has not reached."""
+        if self.bbox_head.branch is not None and self.stage == 1:
+            raise CheckpointKindError(
+                "the flow branch is untrained: the checkpoint comes from stage 1; train stage 2 "
+                "with load_from=CHECKPOINT, or use the Gaussian config."
+            )
 
     def train(self, mode: bool = True) -> FlowDetector:
         """Set the mode; in stage 2 only the branch and Dropout modules ever train.

@@ -28,7 +28,8 @@ from torch import Tensor
 from .coder import OUTWARD
 
 MARGIN = 0.1
-#: Observed sides beyond the centre (of a badly placed point box) count as this close to it.
+#: No side comes closer to the centre, or floating point would let it touch; observed sides beyond
+#: the centre of a badly placed point box count as this close to it.
 SMALLEST_RATIO = 1e-4
 
 
@@ -54,7 +55,7 @@ class Sides:
         v = sign * residual * self.sigma / reach
         # The clamp keeps the unused branch finite, so that its gradient is zero and not NaN.
         inner = MARGIN * torch.exp((v.clamp_max(MARGIN - 1) + 1 - MARGIN) / MARGIN)
-        ratio = torch.where(v >= MARGIN - 1, 1 + v, inner)
+        ratio = torch.where(v >= MARGIN - 1, 1 + v, inner).clamp_min(SMALLEST_RATIO)
         return centre + sign * reach * ratio
 
     def to_residual(self, x: Tensor) -> Tensor:

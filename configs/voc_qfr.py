@@ -1,0 +1,6 @@
+"""QFR: a quantile flow per side on the frozen Gaussian detector."""
+
+_base_ = ["voc_gaussian.py"]
+
+model = dict(bbox_head=dict(flow=dict(_delete_=True, kind="quantile", transformer="spline")))
+train_cfg = dict(max_epochs=80)
