@@ -26,12 +26,14 @@ class Plate:
         rect: The painted rectangle; an occluded plate is painted to its largest possible extent.
         digit_rect: The square that holds the digit.
         digit: ``(8, 8)`` grey levels in [0, 1] from scikit-learn's handwritten digits.
+        tint: BGR shift of the plate's colour.
         seed: Seed of the colours.
     """
 
     rect: Rect
     digit_rect: Rect
     digit: NDArray[np.float32]
+    tint: tuple[float, float, float]
     seed: int
 
 
@@ -68,7 +70,9 @@ def paint_background(rng: np.random.Generator, size: int) -> Canvas:
 def paint_plate(canvas: Canvas, plate: Plate) -> None:
     """Paint a bright plate with a dark rim and a digit written on it."""
     rng = np.random.default_rng(plate.seed)
-    face, ink = _colour(rng, 185, 240, 25), _colour(rng, 15, 75, 30)
+    tint = rng.uniform(0.8, 1.2) * np.array(plate.tint)
+    face = (_colour(rng, 180, 215, 10) + tint).astype(np.float32)
+    ink = _colour(rng, 15, 75, 30)
     rows, columns = _slices(plate.rect)
     area = canvas[rows, columns]
     height, width = area.shape[:2]
