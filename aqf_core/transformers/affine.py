@@ -26,7 +26,7 @@ class Affine(Transformer):
     closed_inverse = True
 
     def __init__(self, direction: Direction = "quantile") -> None:
-        super().__init__(0, direction)
+        super().__init__((), direction)
 
     def core(self, a: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
         return a, torch.zeros_like(a) if slope else None

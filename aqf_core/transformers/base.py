@@ -121,12 +121,13 @@ class Transformer(nn.Module):
 
     closed_inverse: ClassVar[bool] = False
 
-    def __init__(self, n_shape_params: int, direction: Direction = "quantile") -> None:
+    def __init__(self, shape_sizes: Sequence[int], direction: Direction = "quantile") -> None:
         super().__init__()
         if direction not in ("quantile", "cdf"):
             raise UnknownNameError(f"unknown direction {direction!r}; choose from quantile, cdf.")
         self.direction: Direction = direction
-        self.n_params = 2 + n_shape_params
+        self.sizes = [1, 1, *shape_sizes]
+        self.n_params = sum(self.sizes)
 
     @property
     def closed_form(self) -> frozenset[str]:
@@ -137,9 +138,9 @@ class Transformer(nn.Module):
 
     # What a family implements. `shape` is whatever its `prepare` returns, computed once per h.
 
-    def prepare(self, shape: Tensor) -> Any:
-        """Turn shape parameters (..., n_params - 2) into what the core map needs."""
-        raise NotImplementedError
+    def prepare(self, *raw: Tensor) -> Any:
+        """Turn the shape parameters, one (..., size) per shape size, into what `core` needs."""
+        return None
 
     def core(self, a: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
         """The increasing map m(a) and, if `slope`, log m'(a)."""
@@ -174,11 +175,18 @@ class Transformer(nn.Module):
 
     def _from_base(self, z: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
         with _full_precision(h):
-            z, loc, log_scale, shape = self._split(z, h)
-            run = self.core if self.direction == "quantile" else self.core_inverse
-            value, log_slope = run(z, shape, slope)
+            value, log_slope, loc, log_scale = self.standard_from_base(z, h, slope)
             y = loc + log_scale.exp() * value
             return y, None if log_slope is None else log_slope + log_scale
+
+    def standard_from_base(
+        self, z: Tensor, h: Tensor, slope: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """The parts of y = loc + exp(log_scale) * value: (value, log dvalue/dz, loc, log_scale)."""
+        z, loc, log_scale, shape = self._split(z, h)
+        run = self.core if self.direction == "quantile" else self.core_inverse
+        value, log_slope = run(z, shape, slope)
+        return value, log_slope, loc, log_scale
 
     def _to_base(self, y: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
         with _full_precision(h):
@@ -194,10 +202,10 @@ class Transformer(nn.Module):
                 f"got {tuple(h.shape)}."
             )
         x, h = _float(x), _float(h)
-        # split, not slices: the gradient of a split is one concatenation.
-        loc, raw_scale, rest = torch.split(h, [1, 1, self.n_params - 2], -1)
-        shape = self.prepare(rest) if self.n_params > 2 else None
-        return x, loc.squeeze(-1), bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT), shape
+        # One split, no slices: its gradient is one concatenation.
+        loc, raw_scale, *raw = torch.split(h, self.sizes, -1)
+        log_scale = bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT)
+        return x, loc.squeeze(-1), log_scale, self.prepare(*raw)
 
     # Derived quantities.
 

@@ -18,10 +18,11 @@ LOG_SLOPE_LIMIT = 8.0
 class Knots(NamedTuple):
     """One spline per leading index."""
 
-    position: Tensor | None  # a of each knot (..., bins + 1), or None for the fixed grid
     value: Tensor  # b of each knot (..., bins + 1)
     secant: Tensor  # mean slope of each bin (..., bins)
     raw_slope: Tensor  # unbounded logarithm of the slope at each knot (..., bins + 1)
+    position: Tensor | None = None  # a of each knot (..., bins + 1); None for the fixed grid
+    width: Tensor | None = None  # of each bin (..., bins); None for the fixed grid
 
 
 class RationalQuadraticSpline(Transformer):
@@ -65,7 +66,7 @@ class RationalQuadraticSpline(Transformer):
         if bins < 2 or bins % 2 or bound <= 0:
             raise ValueError(f"bins must be even and bound positive, got {bins} and {bound}.")
         widths = direction == "cdf" if learn_widths is None else learn_widths
-        super().__init__(2 * bins + 1 + (bins if widths else 0), direction)
+        super().__init__((bins, bins + 1, bins) if widths else (bins, bins + 1), direction)
         self.bins, self.bound, self.learn_widths = bins, bound, widths
         self.bin_width = 2.0 * bound / bins
         # increments @ anchored = knots, with 0 at the middle knot.
@@ -74,58 +75,48 @@ class RationalQuadraticSpline(Transformer):
         left = (cell < centre) & (cell >= knot)
         self.register_buffer("anchored", right.float() - left.float(), persistent=False)
 
-    def prepare(self, shape: Tensor) -> Knots:
-        bins = self.bins
-        sizes = [bins, bins + 1, bins] if self.learn_widths else [bins, bins + 1]
-        raw_secant, slope, *raw_width = torch.split(shape, sizes, -1)
+    def prepare(self, *raw: Tensor) -> Knots:
+        raw_secant, raw_slope, *raw_width = raw
         secant = exp_bounded(raw_secant, LOG_SLOPE_LIMIT)
-        to_knots = self.bin_width * self.anchored.to(shape.dtype)
+        anchored = self.anchored.to(secant.dtype)
         if not raw_width:
-            return Knots(None, secant @ to_knots, secant, slope)
-        width = exp_bounded(raw_width[0], LOG_SLOPE_LIMIT)
-        return Knots(width @ to_knots, (width * secant) @ to_knots, secant, slope)
+            return Knots(secant @ (self.bin_width * anchored), secant, raw_slope)
+        width = self.bin_width * exp_bounded(raw_width[0], LOG_SLOPE_LIMIT)
+        return Knots((width * secant) @ anchored, secant, raw_slope, width @ anchored, width)
 
     def core(self, a: Tensor, shape: Knots, slope: bool) -> tuple[Tensor, Tensor | None]:
-        tables = [shape.value, shape.secant, shape.raw_slope]
-        if shape.position is not None:
-            tables.append(shape.position)
-        a, (value, secant, slopes, *positions), restore = by_rows(a, tables)
-        if positions:
-            k = _find_bin(a, positions[0])
-            start, stop = positions[0].gather(-1, k), positions[0].gather(-1, k + 1)
-            w: Tensor | float = stop - start
-            inside = torch.maximum(torch.minimum(a, stop), start)
-            t, outside = (inside - start) / w, a - inside
+        a, (value, secant, raw_slope, *grid), restore = by_rows(
+            a, [t for t in shape if t is not None]
+        )
+        if grid:
+            k = _find_bin(a, grid[0])
+            w: Tensor | float = grid[1].gather(-1, k)
+            place = (a - grid[0].gather(-1, k)) / w
         else:
-            # Position in units of bins; the gradient flows through t only.
             w = self.bin_width
             place = a * (1.0 / w) + 0.5 * self.bins
-            inside = place.clamp(0.0, float(self.bins))
-            first = inside.detach().clamp(max=self.bins - 0.5).floor()
-            k, t, outside = first.long(), inside - first, (place - inside) * w
+            first = place.detach().clamp(0.0, self.bins - 0.5).floor()
+            k, place = first.long(), place - first
         b0, s = value.gather(-1, k), secant.gather(-1, k)
-        d0, d1 = _slopes_at(slopes, k)
-        denominator = _denominator(t, s, d0, d1)
-        b = b0 + w * (s * t * torch.lerp(d0, s, t) / denominator)
-        b = torch.addcmul(b, outside, torch.where(t > 0.5, d1, d0))
+        d0, d1 = _slopes_at(raw_slope, k)
+        # Everything below is chosen for few passes over memory, forwards and backwards.
+        t = place.clamp(0.0, 1.0)
+        q, denominator = _denominator(t, s, d0, d1)
+        rise = s * torch.addcmul(s * (t * t), d0, q) / denominator
+        tail = (place - t).clamp(min=0.0) * d1 + (place - t).clamp(max=0.0) * d0
+        b = b0 + w * (rise + tail)
         return restore(b), restore(_log_slope(t, s, d0, d1, denominator)) if slope else None
 
     def core_inverse(self, b: Tensor, shape: Knots, slope: bool) -> tuple[Tensor, Tensor | None]:
-        tables = [shape.value, shape.secant, shape.raw_slope]
-        if shape.position is not None:
-            tables.append(shape.position)
-        b, (value, secant, slopes, *positions), restore = by_rows(b, tables)
+        b, (value, secant, raw_slope, *grid), restore = by_rows(
+            b, [t for t in shape if t is not None]
+        )
         k = _find_bin(b, value)
-        b0, s = value.gather(-1, k), secant.gather(-1, k)
-        d0, d1 = _slopes_at(slopes, k)
-        start: Tensor | None = None
-        w: Tensor | float = self.bin_width
-        if positions:
-            start = positions[0].gather(-1, k)
-            w = positions[0].gather(-1, k + 1) - start
-        height = w * s
-        inside = torch.minimum((b - b0).clamp(min=0.0), height)
-        outside, share = b - b0 - inside, inside / height
+        s = secant.gather(-1, k)
+        d0, d1 = _slopes_at(raw_slope, k)
+        w = grid[1].gather(-1, k) if grid else self.bin_width
+        place = (b - value.gather(-1, k)) / (w * s)
+        share = place.clamp(0.0, 1.0)
         # m(a) = b is a quadratic in t; this form of its root never cancels.
         excess = share * (d0 + d1 - 2.0 * s)
         half = d0 - excess
@@ -133,11 +124,15 @@ class RationalQuadraticSpline(Transformer):
         t = 2.0 * s * share / (half + root)
         # Rounding may leave [0, 1]; the gradient must not notice.
         t = t + (t.clamp(0.0, 1.0) - t).detach()
-        a = w * t + start if start is not None else (t + k) * self.bin_width - self.bound
-        a = a + outside / torch.where(t > 0.5, d1, d0)
+        outside = s * (place - share)
+        position = t + outside.clamp(min=0.0) / d1 + outside.clamp(max=0.0) / d0
+        if grid:
+            a = grid[0].gather(-1, k) + w * position
+        else:
+            a = (position + k) * self.bin_width - self.bound
         if not slope:
             return restore(a), None
-        return restore(a), restore(-_log_slope(t, s, d0, d1, _denominator(t, s, d0, d1)))
+        return restore(a), restore(-_log_slope(t, s, d0, d1, _denominator(t, s, d0, d1)[1]))
 
     def extra_repr(self) -> str:
         return (
@@ -172,9 +167,10 @@ def _slopes_at(raw: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return slope.gather(-1, k), slope.gather(-1, k + 1)
 
 
-def _denominator(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor) -> Tensor:
-    """s + (d0 + d1 - 2 s) t (1 - t)."""
-    return torch.addcmul(s, torch.sub(d0 + d1, s, alpha=2.0), t * (1.0 - t))
+def _denominator(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor) -> tuple[Tensor, Tensor]:
+    """q = t (1 - t) and s + (d0 + d1 - 2 s) q, as a sum of positive terms."""
+    q = torch.addcmul(t, t, t, value=-1.0)
+    return q, torch.addcmul(s * (1.0 - 2.0 * q), d0 + d1, q)
 
 
 def _log_slope(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor, denominator: Tensor) -> Tensor:
