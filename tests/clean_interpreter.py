@@ -3,7 +3,8 @@
     python -I clean_interpreter.py ROOT TORCH_NEEDS CODE
 
 Modules of aqf_core may ask for the standard library, torch and numpy; the rest of the process for
-these and for the comma-separated packages that torch itself needs. Prints the seconds CODE took.
+these and for the comma-separated packages that torch itself needs. Prints the processor seconds
+CODE took, which unlike the time on the clock do not depend on what else the machine is doing.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def main(root: str, torch_needs: str, code: str) -> None:
     guard_core()
     import torch  # noqa: F401
 
-    start = time.perf_counter()
+    start = time.process_time()
     exec(code, {"__name__": "__main__"})
-    print(time.perf_counter() - start)
+    print(time.process_time() - start)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,20 @@ def test_core_imports_quickly_with_only_torch_and_numpy() -> None:
         done = clean_run("import aqf_core")
         assert done.returncode == 0, done.stderr
         seconds.append(float(done.stdout))
+        if seconds[-1] < 0.3:
+            break
     assert min(seconds) < 0.3
+
+
+def test_core_works_with_only_torch_and_numpy() -> None:
+    done = clean_run("""
+import torch, aqf_core
+x, context = torch.randn(8, 2), torch.randn(8, 3)
+flow = aqf_core.AutoregressiveQuantileFlow(features=2, context=3).fit_scaling(x, context)
+flow.loss(x, context).backward()
+flow.log_prob(x, context), flow.sample(5, context), flow(context).interval(0.9)
+""")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_clean_interpreter_does_refuse() -> None:

@@ -15,10 +15,14 @@ from ..validation import reduce
 __all__ = ["crps_loss", "gauss_legendre"]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _legendre(n: int) -> tuple[list[float], list[float]]:
     nodes, weights = np.polynomial.legendre.leggauss(n)
     return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
+
+
+# What torch.compiler.assume_constant_result does, without importing the compiler (over a second)
+# whenever this module is imported.
+_legendre._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def gauss_legendre(
