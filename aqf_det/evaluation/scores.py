@@ -62,15 +62,23 @@ class PairScores:
         )
 
 
-def score_pairs(pairs: BoxPairs) -> PairScores:
-    """Score every pair; empty arrays where there is none."""
-    truth, levels = pairs.truth, pairs.levels
-    reached = (CALIBRATION_LEVELS >= levels[0] - 1e-9) & (CALIBRATION_LEVELS <= levels[-1] + 1e-9)
-    wanted = CALIBRATION_LEVELS[reached]
-    if len(pairs) == 0:
-        empty = {name: np.zeros((0, 4)) for name in PER_COORDINATE}
-        return PairScores(wanted, np.zeros((0, len(wanted), 4), bool), empty, pairs.energy)
-    quantiles = spaced(pairs.quantiles, 0.0)
+def score_pairs(pairs: BoxPairs, chunk: int = 4096) -> PairScores:
+    """Score every pair, ``chunk`` of them at a time; empty arrays where there is none."""
+    reach = (pairs.levels[0] - 1e-9, pairs.levels[-1] + 1e-9)
+    wanted = CALIBRATION_LEVELS[(CALIBRATION_LEVELS >= reach[0]) & (CALIBRATION_LEVELS <= reach[1])]
+    below = np.zeros((len(pairs), len(wanted), 4), bool)
+    result = {name: np.zeros((len(pairs), 4)) for name in PER_COORDINATE}
+    for start in range(0, len(pairs), chunk):
+        rows = slice(start, start + chunk)
+        truth, quantiles = pairs.truth[rows], spaced(pairs.quantiles[rows], 0.0)
+        below[rows] = truth[:, None] <= quantiles_at(pairs.levels, quantiles, wanted)
+        for name, values in _scores(pairs.levels, quantiles, truth).items():
+            result[name][rows] = values
+    return PairScores(wanted, below, result, pairs.energy)
+
+
+def _scores(levels: FloatArray, quantiles: FloatArray, truth: FloatArray) -> dict[str, FloatArray]:
+    """The per-coordinate scores ``(P, 4)`` of quantiles ``(P, K, 4)``."""
     distribution = interpolated(levels, quantiles)
     y = torch.from_numpy(truth)
     result = {
@@ -80,8 +88,7 @@ def score_pairs(pairs: BoxPairs) -> PairScores:
     }
     for cover in COVERAGES:
         result.update(_interval_scores(levels, quantiles, truth, cover))
-    below = truth[:, None] <= quantiles_at(levels, quantiles, wanted)
-    return PairScores(wanted, below, result, pairs.energy)
+    return result
 
 
 def _interval_scores(
