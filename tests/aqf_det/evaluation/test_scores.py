@@ -56,6 +56,13 @@ def test_calibration_agrees_with_the_core(pairs):
     assert metrics["calibration_mae_pooled"].value == pytest.approx(pooled, abs=1e-6)
 
 
+def test_chunks_change_nothing(pairs):
+    whole, parts = score_pairs(pairs), score_pairs(pairs, chunk=64)
+    np.testing.assert_array_equal(whole.below, parts.below)
+    for name, values in whole.per_coordinate.items():
+        np.testing.assert_allclose(parts.per_coordinate[name], values, rtol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize("factor, direction", [(0.5, -1), (2.0, 1)])
 def test_wrong_spread_is_punished(tmp_path, factor, direction):
     samples = gaussian_samples(80)
