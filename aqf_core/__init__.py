@@ -11,6 +11,7 @@ from .conditioners import (
 )
 from .flow_distribution import FlowDistribution
 from .flows import AutoregressiveQuantileFlow
+from .quantile_function import QuantileDistribution, QuantileFunction
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,8 @@ __all__ = [
     "Independent",
     "MaskedMLP",
     "PixelCNN",
+    "QuantileDistribution",
+    "QuantileFunction",
     "Recurrent",
     "__version__",
     "make_conditioner",
