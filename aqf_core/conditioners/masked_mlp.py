@@ -54,15 +54,19 @@ class MaskedLinear(nn.Module):
 class Rows:
     """Feature-major values (units, N) that grow unit by unit.
 
-    Without gradients they live in one preallocated buffer that is written in place; with
-    gradients (or when traced) every growth makes a new tensor, so that nothing autograd has
-    saved is overwritten.
+    Without gradients they live in a preallocated buffer that is written in place; with gradients
+    (or when traced) every growth makes a new tensor, so that nothing autograd has saved is
+    overwritten.
+
+    Args:
+        values: the buffer (capacity, N), or an empty tensor (0, N).
+        in_place: whether to write to the buffer.
     """
 
-    def __init__(self, capacity: int, n: int, like: Tensor, in_place: bool) -> None:
+    def __init__(self, values: Tensor, in_place: bool) -> None:
+        self.values = values
         self.in_place = in_place
         self.count = 0
-        self.values = like.new_empty(capacity if in_place else 0, n)
 
     def append(self, values: Tensor) -> None:
         """Add units (k, N)."""
@@ -210,9 +214,15 @@ class MaskedMLP(Conditioner):
         n = math.prod(batch_shape)
         in_place = not torch.is_grad_enabled() and not tracing()
         sizes = [self.features] + [bias.shape[0] for bias, _ in layers[:-1]]
-        units = [Rows(size, n, weight, in_place) for size in sizes]
-        h = weight.new_empty(self.n_params, n) if in_place else None
-        return MaskedMLPState(tuple(batch_shape), units, layers, h)
+        if in_place:
+            # One allocation for everything: several would be returned to the system and mapped
+            # anew in every call, which takes longer than the products.
+            memory = weight.new_empty(sum(sizes) + self.n_params, n)
+            *parts, h = torch.split(memory, [*sizes, self.n_params])
+            units = [Rows(part, True) for part in parts]
+            return MaskedMLPState(tuple(batch_shape), units, layers, h)
+        units = [Rows(weight.new_empty(0, n), False) for _ in sizes]
+        return MaskedMLPState(tuple(batch_shape), units, layers, None)
 
     def step(
         self, state: MaskedMLPState, t: int, x_prev: Tensor | None
