@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -38,11 +39,9 @@ def clean_run(code: str) -> subprocess.CompletedProcess[str]:
 
 def pyproject() -> dict[str, Any]:
     """The parsed project file."""
-    if sys.version_info < (3, 11):
-        pytest.skip("tomllib needs Python 3.11")
-    import tomllib
-
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    parsed: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return parsed
 
 
 def constraints() -> list[Requirement]:
