@@ -152,9 +152,9 @@ def deform_conv(
     mask: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
-    stride: int,
-    padding: int,
-    dilation: int,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
     groups: int,
     deform_groups: int,
 ) -> Tensor:
@@ -173,10 +173,10 @@ def deform_conv(
                         for i in range(kernel_h):
                             for j in range(kernel_w):
                                 k = (deform * kernel_h + i) * kernel_w + j
-                                row = y * stride - padding + i * dilation + offset[b, 2 * k, y, x]
-                                col = (
-                                    x * stride - padding + j * dilation + offset[b, 2 * k + 1, y, x]
-                                )
+                                row = y * stride[0] - padding[0] + i * dilation[0]
+                                col = x * stride[1] - padding[1] + j * dilation[1]
+                                row = row + offset[b, 2 * k, y, x]
+                                col = col + offset[b, 2 * k + 1, y, x]
                                 value = zero_padded(features[b, channel], row, col)
                                 if mask is not None:
                                     value = value * mask[b, k, y, x]

@@ -18,7 +18,12 @@ from tests.aqf_det.compat import references
 from tests.aqf_det.compat.fake_gpu import OnGpu, pretend_there_is_a_gpu
 
 # kernel, stride, padding, dilation, groups, deform_groups
-GEOMETRIES = [(3, 1, 1, 1, 1, 1), ((3, 2), 2, 1, 1, 2, 1), (2, 1, 2, 2, 1, 2), (1, 1, 0, 1, 2, 4)]
+GEOMETRIES = [
+    ((3, 3), (1, 1), (1, 1), (1, 1), 1, 1),
+    ((3, 2), (2, 1), (1, 2), (1, 2), 2, 1),
+    ((2, 2), (1, 2), (2, 0), (2, 1), 1, 2),
+    ((1, 1), (1, 1), (0, 0), (1, 1), 2, 4),
+]
 
 
 def random(*shape: int, seed: int, scale: float = 1.0) -> Tensor:
@@ -27,15 +32,16 @@ def random(*shape: int, seed: int, scale: float = 1.0) -> Tensor:
 
 
 def convolution_inputs(kernel, stride, padding, dilation, groups, deform_groups):
-    kernel_h, kernel_w = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-    height = (4 + 2 * padding - dilation * (kernel_h - 1) - 1) // stride + 1
-    width = (5 + 2 * padding - dilation * (kernel_w - 1) - 1) // stride + 1
-    points = deform_groups * kernel_h * kernel_w
+    height, width = (
+        (size + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1
+        for d, size in enumerate((3, 4))
+    )
+    points = deform_groups * kernel[0] * kernel[1]
     return {
-        "input": random(2, 4, 4, 5, seed=0),
+        "input": random(2, 4, 3, 4, seed=0),
         "offset": random(2, 2 * points, height, width, seed=1, scale=1.5),
         "mask": random(2, points, height, width, seed=2).sigmoid(),
-        "weight": random(2, 4 // groups, kernel_h, kernel_w, seed=3),
+        "weight": random(2, 4 // groups, *kernel, seed=3),
         "bias": random(2, seed=4),
     }
 

@@ -15,6 +15,7 @@ ROIS = torch.tensor(
         [0, -6.0, -4.0, 5.5, 9.0],  # partly outside
         [0, 30.0, 28.0, 60.0, 50.0],  # wholly outside
         [1, 5.0, 5.0, 5.4, 5.3],  # smaller than a pixel
+        [0, 4.0, 6.0, 4.0, 6.0],  # no area
     ],
     dtype=torch.float64,
 )
@@ -53,8 +54,9 @@ def test_roi_pool_follows_the_loop(scale):
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_a_malformed_box_pools_to_zero_and_gets_no_gradient():
-    inverted = torch.tensor([[0.0, 6.0, 6.0, 2.0, 2.0]], dtype=torch.float64)
+@pytest.mark.parametrize("corners", [[6.0, 6.0, 2.0, 2.0], [5.4, 2.0, 4.3, 6.0]])
+def test_a_malformed_box_pools_to_zero_and_gets_no_gradient(corners):
+    inverted = torch.tensor([[0.0, *corners]], dtype=torch.float64)
     for op, args in (
         (roi_pool, (inverted, (2, 2), 1.0)),
         (roi_align, (inverted, (2, 2), 1.0, 0, "max", True)),
@@ -98,7 +100,7 @@ def test_memory_layout_does_not_matter(op):
     strided = features().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
     rois = torch.cat([ROIS, ROIS], dim=1)[:, :5]
     assert not strided.is_contiguous() and not rois.is_contiguous()
-    upstream = torch.randn(6, 2, 3, 2, dtype=torch.float64).transpose(2, 3)
+    upstream = torch.randn(7, 2, 3, 2, dtype=torch.float64).transpose(2, 3)
     op(plain, ROIS).backward(upstream.contiguous())
     op(strided, rois).backward(upstream)
     torch.testing.assert_close(op(strided, rois), op(plain, ROIS))
