@@ -25,6 +25,7 @@ from aqf_core.errors import ShapeError
 from .box_predictions import BoxPredictions
 from .datasets.transforms import CorruptSampleError, LoadCheckedImage
 from .models.checkpoint_kind import CheckpointGuard, CheckpointKindError
+from .models.detector import FlowDetector
 from .side_distributions import check_open_levels
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -298,6 +299,8 @@ def _load_weights(model: nn.Module, weights: dict[str, Any], checkpoint: str | P
             f"{checkpoint} does not fit the config: it {what} {names[0]!r} (and {len(names) - 1} "
             "more); use the config it was trained with."
         )
+    if isinstance(model, FlowDetector):
+        model.require_trained_branch()
 
 
 def _build_pipeline(config: Config) -> Compose:

@@ -1,0 +1,225 @@
+"""The demo: generate scenes, train a detector and branches on it, test them, draw and compare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.hooks import Hook
+
+from ..datasets.demo_scenes import generate_demo_dataset
+from ..engine import running
+from .plan import BRANCHES, DETECTOR, QFR, VARIANTS, DemoSize, Variant
+from .progress import Step, output_to
+from .report import write_report
+
+Report = Callable[[float], None]
+MARKER = "demo.json"
+
+
+class ShareHook(Hook):
+    """Tells how much of a training or test run is done."""
+
+    priority = "VERY_LOW"
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.first: int | None = None
+
+    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Count iterations of this run; a resumed one or one at stage 2 does not begin at 0."""
+        if self.first is None:
+            self.first = runner.iter
+        todo = runner.max_iters - self.first
+        self.report((runner.iter + 1 - self.first) / max(1, todo))
+
+    def after_test_iter(self, runner: Any, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        """Count test batches."""
+        self.report((batch_idx + 1) / len(runner.test_dataloader))
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A run of the demo in one folder.
+
+    Attributes:
+        out: The folder; holds ``data/``, a folder per variant, ``gallery/`` and the tables.
+        configs: The folder of configs.
+        size: How much of everything.
+    """
+
+    out: Path
+    configs: Path
+    size: DemoSize = DemoSize()
+
+    def steps(self) -> list[Step]:
+        """Everything to be done, in order. Seconds are those of two cores."""
+        self._claim_folder()
+        steps = [
+            Step("generate the scenes", 25, self._has_data, self._generate),
+            self._training(DETECTOR, "train the detector", 170),
+        ]
+        steps += [self._training(v, f"train {v.title} on it", 25) for v in BRANCHES]
+        steps += [
+            Step(f"test {v.title}", 10, partial(self._is_tested, v), partial(self._test, v))
+            for v in VARIANTS
+        ]
+        steps.append(Step("draw and compare", 15, self._is_reported, self._report))
+        return steps
+
+    def outputs(self) -> dict[str, Path]:
+        """What the demo leaves behind, by name."""
+        return {
+            "results": self.out / "results.md",
+            "numbers": self.out / "results.json",
+            "gallery": self.out / "gallery",
+            "Gaussian beside QFR": self.out / "gallery" / "gaussian_and_qfr.png",
+            "predicted and true quantiles": self.out / "gallery" / "hidden_sides.png",
+            "QFR checkpoint": self.checkpoint(QFR),
+            "QFR config": self.config_file(QFR),
+            "test pairs (for tools/analyze.py)": self.pairs_file(QFR),
+            "generated data": self.data,
+            "log": self.log,
+        }
+
+    # ------------------------------------------------------------------ files
+
+    @property
+    def data(self) -> Path:
+        """The generated data set."""
+        return self.out / "data"
+
+    @property
+    def log(self) -> Path:
+        """Where mmengine's output goes."""
+        return self.out / "log.txt"
+
+    def folder(self, variant: Variant) -> Path:
+        """Work dir of a variant."""
+        return self.out / variant.name
+
+    def checkpoint(self, variant: Variant) -> Path:
+        """Its last checkpoint."""
+        return self.folder(variant) / f"epoch_{self.config(variant).train_cfg.max_epochs}.pth"
+
+    def config_file(self, variant: Variant) -> Path:
+        """Its complete config, for tools/test.py and tools/visualize.py."""
+        return self.folder(variant) / "config.py"
+
+    def pairs_file(self, variant: Variant) -> Path:
+        """Matched test detections with their quantiles."""
+        return self.folder(variant) / "test_pairs.npz"
+
+    def metrics_file(self, variant: Variant) -> Path:
+        """Test metrics."""
+        return self.folder(variant) / "test_metrics.json"
+
+    # ------------------------------------------------------------------ steps
+
+    def config(self, variant: Variant) -> Config:
+        """The variant's config for this run's data, folder and size."""
+        cfg = running.load_config(
+            str(self.configs / variant.config), work_dir=str(self.folder(variant))
+        )
+        _set_data_root(cfg, str(self.data) + "/", self.size.image_size)
+        cfg.model.bbox_head.flow.update(variant.flow)
+        _set_epochs(cfg, self.size, branch=variant is not DETECTOR)
+        if variant is not DETECTOR:
+            cfg.load_from = str(self.checkpoint(DETECTOR))
+        return cfg
+
+    def _claim_folder(self) -> None:
+        """Refuse a folder of something else; forget results that other settings produced."""
+        marker = self.out / MARKER
+        if self.out.exists() and any(self.out.iterdir()) and not marker.is_file():
+            raise FileExistsError(
+                f"{self.out} holds files that are no demo; choose another folder with --out."
+            )
+        self.out.mkdir(parents=True, exist_ok=True)
+        known = json.loads(marker.read_text()) if marker.is_file() else {}
+        now = {variant.name: self._fingerprint(variant) for variant in VARIANTS}
+        for name, value in now.items():
+            if known.get(name, value) != value:
+                shutil.rmtree(self.out / name, ignore_errors=True)
+        if known != now:
+            self.metrics_file(VARIANTS[0]).unlink(missing_ok=True)
+            (self.out / "results.json").unlink(missing_ok=True)
+            marker.write_text(json.dumps(now, indent=2) + "\n")
+
+    def _fingerprint(self, variant: Variant) -> str:
+        """Changes with anything the variant's result depends on, its detector included."""
+        text = self.config(variant).pretty_text + json.dumps(asdict(self.size))
+        if variant is not DETECTOR:
+            text += self._fingerprint(DETECTOR)
+        return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def _has_data(self) -> bool:
+        return (self.data / "dataset.json").is_file()
+
+    def _generate(self, report: Report) -> None:
+        size = self.size
+        generate_demo_dataset(
+            self.data,
+            n_train=size.train,
+            n_val=size.val,
+            n_test=size.test,
+            image_size=size.image_size,
+            seed=size.seed,
+        )
+
+    def _training(self, variant: Variant, title: str, seconds: float) -> Step:
+        done = self.checkpoint(variant).is_file
+        return Step(title, seconds, done, partial(self._train, variant))
+
+    def _train(self, variant: Variant, report: Report) -> None:
+        cfg = self.config(variant)
+        if (self.folder(variant) / "last_checkpoint").is_file():
+            running.set_resume(cfg, "auto")
+        with output_to(self.log):
+            running.train(cfg, hooks=[ShareHook(report)])
+        self.config(variant).dump(self.config_file(variant))
+
+    def _is_tested(self, variant: Variant) -> bool:
+        return self.metrics_file(variant).is_file() and self.pairs_file(variant).is_file()
+
+    def _test(self, variant: Variant, report: Report) -> None:
+        with output_to(self.log):
+            metrics = running.test(
+                self.config(variant),
+                str(self.checkpoint(variant)),
+                dump=str(self.pairs_file(variant)),
+                hooks=[ShareHook(report)],
+            )
+        plain = {name: float(value) for name, value in metrics.items()}
+        self.metrics_file(variant).write_text(json.dumps(plain, indent=2) + "\n")
+
+    def _is_reported(self) -> bool:
+        return (self.out / "results.json").is_file()
+
+    def _report(self, report: Report) -> None:
+        with output_to(self.log):
+            write_report(self, report)
+
+
+def _set_data_root(cfg: Config, root: str, image_size: int) -> None:
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.dataset.data_root = root
+        for step in loader.dataset.pipeline:
+            if step.type == "Letterbox":
+                step.size = image_size
+
+
+def _set_epochs(cfg: Config, size: DemoSize, branch: bool) -> None:
+    """Shorten the schedule; the learning rate keeps its shape over the new number of epochs."""
+    stage1, stage2 = cfg.stage1_epochs, cfg.train_cfg.max_epochs - cfg.stage1_epochs
+    new1 = size.stage1_epochs or stage1
+    new2 = (size.stage2_epochs or stage2) if branch else 0
+    cfg.stage1_epochs = new1
+    cfg.train_cfg.max_epochs = new1 + new2
