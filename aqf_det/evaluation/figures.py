@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .hidden_sides import HiddenSides
+from .pairs import BoxPairs
 from .scores import CALIBRATION_LEVELS, PairScores
 from .summary import Group
 
@@ -28,33 +29,25 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def calibration_figure(scores: Mapping[str, PairScores], path: Path) -> Path:
-    """Observed against nominal frequency, one panel per model, one line per coordinate."""
-    figure, axes = _subplots(1, len(scores), 4.2, 4.0)
-    for axis, (name, item) in zip(axes[0], scores.items(), strict=True):
-        axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-        observed = item.below.mean(0)
+def calibration_figure(models: Mapping[str, BoxPairs], path: Path) -> Path:
+    """Observed against predicted frequency, one panel per model, one line per coordinate."""
+    from aqf_core.plots import calibration_curve
+
+    figure, axes = _subplots(1, len(models), 4.4, 4.4)
+    for axis, (name, pairs) in zip(axes[0], models.items(), strict=True):
         for side, label in enumerate(COORDINATES):
-            axis.plot(item.calibration_levels, observed[:, side], linewidth=1.2, label=label)
-        axis.plot(item.calibration_levels, observed.mean(1), color="black", label="pooled")
-        axis.set(title=name, xlabel="nominal level", ylabel="share of truths below the quantile")
-        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axis.legend(frameon=False, fontsize=8)
+            table, truth = pairs.quantiles[..., side], pairs.truth[:, side]
+            calibration_curve(pairs.levels, table, truth, ax=axis, label=label, title=name)
     return _save(figure, path)
 
 
-def pit_figure(scores: Mapping[str, PairScores], path: Path, bins: int = 20) -> Path:
-    """Histogram of F(truth), one panel per model; flat for a calibrated model.
+def pit_figure(scores: Mapping[str, PairScores], path: Path) -> Path:
+    """Histogram of F(truth) over all coordinates, one panel per model; flat is calibrated."""
+    from aqf_core.plots import pit_histogram
 
-    The grey band holds 95 % of the bars of a calibrated model if all coordinates were independent.
-    """
-    figure, axes = _subplots(1, len(scores), 4.2, 3.2)
+    figure, axes = _subplots(1, len(scores), 4.4, 3.4)
     for axis, (name, item) in zip(axes[0], scores.items(), strict=True):
-        values = item.per_coordinate["pit"].ravel()
-        half = 1.96 * np.sqrt((bins - 1) / max(1, len(values)))
-        axis.axhspan(1 - half, 1 + half, color="0.85", zorder=0)
-        axis.hist(values, bins=bins, range=(0, 1), density=True, color="#4c72b0", rwidth=0.92)
-        axis.set(title=name, xlabel="PIT", ylabel="density", xlim=(0, 1))
+        pit_histogram(item.per_coordinate["pit"], ax=axis, label="x1, y1, x2, y2", title=name)
     return _save(figure, path)
 
 

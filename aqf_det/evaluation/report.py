@@ -89,14 +89,13 @@ def write_report(
 
 
 def _figures(models: Mapping[str, _Model], protocol: str, out: Path) -> list[Path]:
-    chosen = {
-        name: model.scores.select(protocol_mask(model.pairs, protocol))
-        for name, model in models.items()
-    }
+    masks = {name: protocol_mask(model.pairs, protocol) for name, model in models.items()}
+    pairs = {name: model.pairs.select(masks[name]) for name, model in models.items()}
+    scores = {name: model.scores.select(masks[name]) for name, model in models.items()}
     summaries = {name: model.summaries[protocol] for name, model in models.items()}
     paths = [
-        calibration_figure(chosen, out / "calibration.png"),
-        pit_figure(chosen, out / "pit.png"),
+        calibration_figure(pairs, out / "calibration.png"),
+        pit_figure(scores, out / "pit.png"),
         groups_figure({name: s.classes for name, s in summaries.items()}, out / "per_class.png"),
         groups_figure({name: s.sizes for name, s in summaries.items()}, out / "per_size.png"),
     ]
