@@ -17,16 +17,65 @@ from .base import Conditioner, flat_context, resolve_order, spread, to_batch
 
 __all__ = ["Recurrent"]
 
-CELLS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"gru": nn.GRU, "lstm": nn.LSTM}
+GATES = {"gru": 3, "lstm": 4}
 
 
-class RecurrentLayer(nn.RNNBase):
-    """For type checkers: an `nn.LSTM` or `nn.GRU` with one layer and its weights."""
+class RecurrentLayer(nn.Module):
+    """One LSTM or GRU layer that runs over a whole sequence or one step at a time.
 
-    weight_ih_l0: Tensor
-    weight_hh_l0: Tensor
-    bias_ih_l0: Tensor
-    bias_hh_l0: Tensor
+    The weights are laid out as in `nn.LSTM` and `nn.GRU`. Those modules themselves cannot be
+    compiled, not even if only their weights are used, so this one calls the fused kernels.
+
+    Args:
+        inputs: input size.
+        hidden: state size H.
+        cell: "lstm" or "gru".
+    """
+
+    def __init__(self, inputs: int, hidden: int, cell: str) -> None:
+        super().__init__()
+        gates = lookup(cell, GATES, "cell") * hidden
+        self.cell = cell
+        self.hidden = hidden
+        self.weight_ih = nn.Parameter(torch.empty(gates, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(gates, hidden))
+        self.bias_ih = nn.Parameter(torch.empty(gates))
+        self.bias_hh = nn.Parameter(torch.empty(gates))
+        bound = 1.0 / math.sqrt(hidden)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Hidden states (N, T, H) for a sequence (N, T, inputs), by the fused kernel."""
+        zeros = values.new_zeros(1, values.shape[0], self.hidden)
+        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        # biases, one layer, no dropout, training, one direction, batch first
+        flags = (True, 1, 0.0, self.training, False, True)
+        if self.cell == "lstm":
+            return torch.lstm(values, (zeros, zeros), weights, *flags)[0]
+        return torch.gru(values, zeros, weights, *flags)[0]
+
+    def extra_repr(self) -> str:
+        return f"{self.weight_ih.shape[1]}, {self.hidden}, cell={self.cell!r}"
+
+    def step(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """One step in feature-major layout.
+
+        Args:
+            inputs: W_ih x + b_ih, shape (gates * H, N).
+            h: hidden state (H, N).
+            c: memory (H, N) of an LSTM; a GRU has none and returns its hidden state twice.
+        """
+        gates = torch.addmm(self.bias_hh[:, None], self.weight_hh, h)
+        if self.cell == "lstm":
+            i, f, g, o = (inputs + gates).chunk(4)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(c), c
+        (in_r, in_z, in_n), (r, z, n) = inputs.chunk(3), gates.chunk(3)
+        z = torch.sigmoid(in_z + z)
+        n = torch.tanh(in_n + torch.sigmoid(in_r + r) * n)
+        h = n + z * (h - n)
+        return h, h
 
 
 @dataclass
@@ -84,11 +133,9 @@ class Recurrent(Conditioner):
             raise ShapeError(f"a recurrent conditioner needs hidden sizes >= 1, got {hidden}.")
         if embedding < 1:
             raise ShapeError(f"embedding must be at least 1, got {embedding}.")
-        kind = lookup(cell, CELLS, "cell")
-        self.cell = cell
         sizes = [1 + embedding + context, *hidden]
         self.layers = nn.ModuleList(
-            kind(a, b, batch_first=True) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+            RecurrentLayer(a, b, cell) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
         )
         self.position = nn.Parameter(torch.randn(features, embedding))
         bound = init_scale / math.sqrt(sizes[-1])
@@ -105,29 +152,30 @@ class Recurrent(Conditioner):
         parts = [prev.unsqueeze(-1), self.position.expand(*batch_shape, *self.position.shape)]
         if context is not None:
             parts.append(context.unsqueeze(-2).expand(*batch_shape, self.features, self.context))
-        values = torch.cat(parts, dim=-1).flatten(0, -3) if batch_shape else torch.cat(parts, -1)
+        values = torch.cat(parts, dim=-1)
+        values = values.reshape(-1, self.features, values.shape[-1])
         for layer in self.layers:
-            values = layer(values)[0]
+            values = layer(values)
         h = F.linear(values, self.weight) + self.bias
         h = h.reshape(*batch_shape, self.features, self.n_params)
         return h if natural else h[..., self.order_index.argsort(), :]
 
     def start(self, batch_shape: Sequence[int], context: Tensor | None = None) -> RecurrentState:
         first = self._cells()[0]
-        fixed = first.bias_ih_l0.unsqueeze(-1)
+        fixed = first.bias_ih.unsqueeze(-1)
         if context is not None:
             rows, lead = flat_context(context, batch_shape)
-            weight = first.weight_ih_l0[:, -self.context :]
+            weight = first.weight_ih[:, -self.context :]
             fixed = spread(torch.addmm(fixed, weight, rows.t()), lead, batch_shape)
         n = math.prod(batch_shape)
-        zeros = [fixed.new_zeros(layer.hidden_size, n) for layer in self._cells()]
+        zeros = [fixed.new_zeros(layer.hidden, n) for layer in self._cells()]
         return RecurrentState(tuple(batch_shape), fixed, zeros, list(zeros))
 
     def step(
         self, state: RecurrentState, t: int, x_prev: Tensor | None
     ) -> tuple[Tensor, RecurrentState]:
         layers = self._cells()
-        weight = layers[0].weight_ih_l0
+        weight = layers[0].weight_ih
         embedded = weight[:, 1 : 1 + self.position.shape[1]] @ self.position[t]
         inputs = state.fixed + embedded[:, None]
         if x_prev is not None:
@@ -136,11 +184,8 @@ class Recurrent(Conditioner):
         memory: list[Tensor] = []
         for depth, layer in enumerate(layers):
             if depth:
-                inputs = torch.addmm(layer.bias_ih_l0[:, None], layer.weight_ih_l0, hidden[-1])
-            if self.cell == "lstm":
-                h, c = lstm_cell(layer, inputs, state.hidden[depth], state.memory[depth])
-            else:
-                h = c = gru_cell(layer, inputs, state.hidden[depth])
+                inputs = torch.addmm(layer.bias_ih[:, None], layer.weight_ih, hidden[-1])
+            h, c = layer.step(inputs, state.hidden[depth], state.memory[depth])
             hidden.append(h)
             memory.append(c)
         h = torch.addmm(self.bias[t][:, None], self.weight, hidden[-1])
@@ -149,31 +194,3 @@ class Recurrent(Conditioner):
 
     def _cells(self) -> list[RecurrentLayer]:
         return cast("list[RecurrentLayer]", list(self.layers))
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + f", cell={self.cell}"
-
-
-def lstm_cell(layer: RecurrentLayer, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """One LSTM step in feature-major layout.
-
-    Args:
-        layer: the `nn.LSTM` that owns the weights.
-        inputs: W_ih x + b_ih, shape (4H, N) or (4H, 1).
-        h: hidden state (H, N).
-        c: memory (H, N).
-    """
-    gates = inputs + torch.addmm(layer.bias_hh_l0[:, None], layer.weight_hh_l0, h)
-    i, f, g, o = gates.chunk(4)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def gru_cell(layer: RecurrentLayer, inputs: Tensor, h: Tensor) -> Tensor:
-    """One GRU step in feature-major layout; arguments as in `lstm_cell`, with 3H gates."""
-    gates = torch.addmm(layer.bias_hh_l0[:, None], layer.weight_hh_l0, h)
-    in_r, in_z, in_n = inputs.chunk(3)
-    r, z, n = gates.chunk(3)
-    z = torch.sigmoid(in_z + z)
-    n = torch.tanh(in_n + torch.sigmoid(in_r + r) * n)
-    return n + z * (h - n)
