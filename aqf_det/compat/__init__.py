@@ -4,7 +4,7 @@ One file per upstream fault, one function per file. Each states the fault, does 
 fault is absent, and returns whether it was needed.
 """
 
-from aqf_det.compat.checkpoint_contents import allow_log_history
+from aqf_det.compat.checkpoint_contents import allow_runner_state
 from aqf_det.compat.checkpoint_loading import load_weights_only
 from aqf_det.compat.empty_batched_nms import accept_no_boxes
 from aqf_det.compat.environment import check_environment
@@ -40,7 +40,7 @@ def apply() -> None:
     hide_upstream_warnings()
     provide_python_ops()
     replace_pkg_resources()
-    allow_log_history()
+    allow_runner_state()
     load_weights_only()
     accept_no_boxes()
     give_ssd_head_a_loss_cls()

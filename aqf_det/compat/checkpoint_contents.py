@@ -12,21 +12,23 @@ _NUMPY_PACKAGES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMBER_CODES = "?bhilqBHILQefdg"
 
 
-def allow_log_history() -> bool:
-    """Put the types of mmengine's logged history on torch's weights-only allow-list.
+def allow_runner_state() -> bool:
+    """Put the types that mmengine's ``Runner`` saves on torch's weights-only allow-list.
 
-    Fault: ``Runner`` saves ``HistoryBuffer`` objects, which torch >= 2.6 does not load by default,
-    so resuming from or loading any training checkpoint fails.
+    Fault: ``Runner`` saves its log as ``HistoryBuffer`` objects and nested dataset information as
+    ``ConfigDict``, which torch >= 2.6 does not load by default, so resuming from or loading any
+    training checkpoint fails.
     https://github.com/open-mmlab/mmengine/issues/1655
 
     Returns:
         Whether the allow-list grew.
     """
+    from mmengine.config import ConfigDict
     from mmengine.logging import HistoryBuffer
 
     before = set(torch.serialization.get_safe_globals())
     torch.serialization.add_safe_globals(
-        [HistoryBuffer, (statistics_method, "builtins.getattr"), *numpy_types()]
+        [HistoryBuffer, (statistics_method, "builtins.getattr"), ConfigDict, *numpy_types()]
     )
     return set(torch.serialization.get_safe_globals()) != before
 

@@ -53,8 +53,8 @@ def weights_only(load: Callable[..., Any]) -> Callable[..., Any]:
             if refused:
                 raise UnsafeCheckpointError(
                     f"The checkpoint {_name(source)} was not loaded because it holds {refused}, "
-                    "and a checkpoint may hold only tensors, plain containers and mmengine's log "
-                    "history: save it again with its weights alone."
+                    "and a checkpoint may hold only tensors, numbers, text, plain containers and "
+                    "mmengine's log: save it again with its weights alone."
                 ) from None
             if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
                 raise

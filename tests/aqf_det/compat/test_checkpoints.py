@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import load_checkpoint, save_checkpoint
 from mmengine.runner.checkpoint import CheckpointLoader, _load_checkpoint
@@ -134,6 +135,13 @@ def test_arrays_and_scalars_of_numbers_load(dtype, tmp_path):
     np.testing.assert_array_equal(loaded["array"], array)
     assert loaded["array"].dtype == array.dtype
     assert loaded["scalar"] == array[1, 2]
+
+
+def test_nested_dataset_information_loads(tmp_path):
+    meta = Config({"metainfo": {"classes": ("cat",), "source": {"years": [2007, 2012]}}}).metainfo
+    save_checkpoint({"meta": {"dataset_meta": dict(meta)}}, str(tmp_path / "meta.pth"))
+    loaded = _load_checkpoint(str(tmp_path / "meta.pth"))["meta"]["dataset_meta"]
+    assert loaded == {"classes": ("cat",), "source": {"years": [2007, 2012]}}
 
 
 def test_files_written_with_numpy_1_load():

@@ -16,7 +16,7 @@ from mmengine.runner import checkpoint
 from mmengine.utils import get_installed_path, is_installed, package_utils
 
 from aqf_det import compat
-from aqf_det.compat.checkpoint_contents import allow_log_history
+from aqf_det.compat.checkpoint_contents import allow_runner_state
 from aqf_det.compat.checkpoint_loading import load_weights_only
 from aqf_det.compat.empty_batched_nms import accept_no_boxes
 from aqf_det.compat.package_metadata import package2module, replace_pkg_resources
@@ -93,7 +93,7 @@ def test_log_history_can_be_loaded(unpatched, tmp_path):
     torch.save({"history": HistoryBuffer([1.0, 3.0], [1, 1])}, tmp_path / "history.pth")
     loaded = checkpoint._load_checkpoint(str(tmp_path / "history.pth"))
     assert loaded["history"].mean() == 2.0
-    assert allow_log_history() is False  # nothing left to allow
+    assert allow_runner_state() is False  # nothing left to allow
 
 
 @pytest.mark.slow
