@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -225,3 +226,8 @@ def test_constant_predictions_score_the_absolute_error(q: float, y: float) -> No
         assert crps(LEVELS, table, observed) == pytest.approx(error, abs=tolerance)
     ensemble = np.full((5, 3), q)
     assert metrics.crps_from_samples(ensemble, observed) == pytest.approx(error, abs=tolerance)
+
+
+def test_every_metric_is_defined_on_the_metrics_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    assert not [name for name in metrics.__all__ if f"`{name}`" not in page]
