@@ -23,12 +23,10 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 def clean_run(code: str) -> subprocess.CompletedProcess[str]:
     """Run ``code`` where nothing but torch and numpy seems to be installed."""
-    needed = installed_closure("torch") | {"torch", "numpy"}
-    tops = [
-        top
-        for top, names in importlib.metadata.packages_distributions().items()
-        if needed.intersection(map(canonicalize_name, names))
-    ]
+    tops = set()
+    for name in installed_closure("torch") | {"torch", "numpy"}:
+        files = importlib.metadata.files(name) or []
+        tops |= {file.parts[0].partition(".")[0] for file in files if file.suffix in {".py", ".so"}}
     script = ROOT / "tests/clean_interpreter.py"
     return subprocess.run(
         [sys.executable, "-I", str(script), str(ROOT), ",".join(tops), code],
