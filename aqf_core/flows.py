@@ -27,6 +27,10 @@ __all__ = ["AutoregressiveQuantileFlow"]
 # enough for the work of one step to stay in the cache and for memory not to matter.
 CHUNK = 16384
 
+# Conditioners see values up to this many robust standard deviations. An outlier beyond is a sign,
+# not a number: it must not blow up the parameters of all later variables.
+SEEN_LIMIT = 100.0
+
 
 class AutoregressiveQuantileFlow(nn.Module):
     r"""A joint distribution of d variables as a chain of one-dimensional quantile functions.
@@ -321,11 +325,11 @@ class AutoregressiveQuantileFlow(nn.Module):
         columns = z.movedim(-1, 0).contiguous().unbind(0)
         state = self.conditioner.start(z.shape[:-1], context)
         values: list[Tensor] = [z] * self.features
-        y: Tensor | None = None
+        seen: Tensor | None = None
         for t, j in enumerate(self.conditioner.order):
-            h, state = self.conditioner.step(state, t, y)
-            y = self.transformer.from_base(columns[j], h)
-            values[j] = y
+            h, state = self.conditioner.step(state, t, seen)
+            values[j] = self.transformer.from_base(columns[j], h)
+            seen = _seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
 
     # Shapes and checks -------------------------------------------------------------------------
@@ -337,7 +341,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         x = self._flat(x, "x")
         context = self._check_context(context, x.shape[:-1])
         y, log_slope = self.space.to_model(x)
-        h = self.conditioner(y, context)
+        h = self.conditioner(_seen(y), context)
         if h.shape[:-1] != x.shape:
             x, y, log_slope = (v.expand(h.shape[:-1]) for v in (x, y, log_slope))
         return x, y, log_slope, h
@@ -373,6 +377,10 @@ class AutoregressiveQuantileFlow(nn.Module):
     def extra_repr(self) -> str:
         shape = self.features if len(self.event_shape) == 1 else tuple(self.event_shape)
         return f"features={shape}, context={self.context}"
+
+
+def _seen(y: Tensor) -> Tensor:
+    return y.clamp(-SEEN_LIMIT, SEEN_LIMIT)
 
 
 def _broadcast(*shapes: Sequence[int]) -> torch.Size:

@@ -1,0 +1,407 @@
+"""The flow and its distribution: shapes, scores, scaling, errors, sampling in chunks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import aqf_core.flows
+from aqf_core import AutoregressiveQuantileFlow, FlowDistribution, MaskedMLP
+from aqf_core.errors import (
+    ContextError,
+    DomainError,
+    LevelError,
+    NonFiniteError,
+    ShapeError,
+    UnknownNameError,
+)
+
+
+def make(
+    features: int | tuple[int, ...] = 3, context: int = 2, **options: object
+) -> AutoregressiveQuantileFlow:
+    torch.manual_seed(0)
+    flow = AutoregressiveQuantileFlow(features, context, hidden=(8, 8), **options)
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return flow
+
+
+# Shapes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (2, 3)])
+def test_shapes_follow_torch_distributions(batch: tuple[int, ...]) -> None:
+    flow = make()
+    x, context = torch.randn(*batch, 3), torch.randn(*batch, 2)
+    assert flow.loss(x, context).shape == ()
+    for objective in ("quantile", "crps", "nll", "energy"):
+        assert flow.loss(x, context, objective, reduction="none").shape == batch
+    assert flow.log_prob(x, context).shape == batch
+    assert flow.cdf(x, context).shape == (*batch, 3)
+    assert flow.crps(x, context).shape == (*batch, 3)
+    assert flow.quantile(torch.rand(*batch, 3), context).shape == (*batch, 3)
+    assert flow.sample(context=context).shape == (*batch, 3)
+    assert flow.sample(7, context).shape == (7, *batch, 3)
+    assert flow.rsample((4, 2), context).shape == (4, 2, *batch, 3)
+
+
+def test_data_and_context_broadcast() -> None:
+    flow = make()
+    x, context = torch.randn(4, 1, 3), torch.randn(5, 2)
+    expected = flow.log_prob(x.expand(4, 5, 3), context.expand(4, 5, 2))
+    torch.testing.assert_close(flow.log_prob(x, context), expected)
+    u = torch.rand(4, 1, 3)
+    expected = flow.quantile(u.expand(4, 5, 3), context.expand(4, 5, 2))
+    torch.testing.assert_close(flow.quantile(u, context), expected)
+    assert flow.loss(x, context, "energy", reduction="none").shape == (4, 5)
+    assert flow.loss(x, context, reduction="none").shape == (4, 5)
+
+
+def test_unconditional_flow_and_its_errors() -> None:
+    flow = make(context=0)
+    assert flow.sample(6).shape == (6, 3)
+    assert flow.loss(torch.randn(6, 3), objective="energy", reduction="none").shape == (6,)
+    assert flow().batch_shape == ()
+    with pytest.raises(ContextError, match="unconditional"):
+        flow.sample(6, torch.zeros(2, 2))
+
+
+def test_events_may_be_images() -> None:
+    flow = make((2, 3, 3), conditioner="pixelcnn")
+    x, context = torch.randn(4, 2, 3, 3), torch.randn(4, 2)
+    assert flow.sample(5, context).shape == (5, 4, 2, 3, 3)
+    assert flow.log_prob(x, context).shape == (4,)
+    assert flow(context).event_shape == (2, 3, 3)
+    assert flow(context).energy_score(x, samples=8).shape == (4,)
+    u = flow.cdf(x, context)
+    torch.testing.assert_close(flow.quantile(u, context), x, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ShapeError, match=r"\(..., 2, 3, 3\)"):
+        flow.log_prob(x.flatten(1), context)
+
+
+# Scores --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["quantile", "cdf"])
+@pytest.mark.parametrize("support", [None, (-6.0, 6.0)])
+def test_crps_is_twice_the_quantile_loss_of_the_conditionals(
+    direction: str, support: tuple[float, float] | None
+) -> None:
+    flow = make(direction=direction, support=support).double()
+    flow.fit_scaling(torch.randn(100, 3).double())
+    x, context = torch.randn(5, 3).double(), torch.randn(5, 2).double()
+    levels = (torch.arange(4000).double() + 0.5) / 4000
+    y, _ = flow.space.to_model(x)
+    h = flow.conditioner(y, flow.context_space.to_model(context)[0])
+    q = flow.transformer.quantile(levels.reshape(-1, 1, 1), h)
+    error = x - flow.space.to_data(q)
+    pinball = (error * (levels.reshape(-1, 1, 1) - (error < 0).double())).mean(0)
+    torch.testing.assert_close(flow.crps(x, context), 2 * pinball, rtol=2e-3, atol=1e-4)
+    each = flow.loss(x, context, "crps", levels=256, reduction="none")
+    torch.testing.assert_close(each, (2 * pinball / flow.space.unit).sum(-1), rtol=5e-3, atol=1e-4)
+    half = flow.loss(x, context, "quantile", levels=256, reduction="none")
+    torch.testing.assert_close(2 * half, each, rtol=1e-2, atol=1e-3)
+
+
+def test_energy_is_smallest_for_the_right_flow() -> None:
+    flow, wrong = make(context=0), make(context=0)
+    with torch.no_grad():  # shift the second distribution
+        wrong.conditioner.layers[-1].bias += 1.0
+        x = flow.sample(2000)
+        right_score = flow.loss(x, objective="energy", samples=16)
+        wrong_score = wrong.loss(x, objective="energy", samples=16)
+    assert right_score < wrong_score - 0.05
+
+
+def test_losses_do_not_depend_on_the_unit_of_the_data() -> None:
+    x, context = torch.randn(200, 3).double(), torch.randn(200, 2).double()
+    scale, shift = torch.tensor([1e4, 1e-4, 3.0]).double(), torch.tensor([1e5, 0.0, -7.0]).double()
+    one, other = make().double(), make().double()
+    one.fit_scaling(x)
+    other.fit_scaling(x * scale + shift)
+    for objective in ("quantile", "crps", "nll"):
+        expected = one.loss(x, context, objective, levels="fixed")
+        actual = other.loss(x * scale + shift, context, objective, levels="fixed")
+        torch.testing.assert_close(actual, expected)
+
+
+def test_context_is_standardised_when_asked() -> None:
+    x, context = torch.randn(300, 3), 1e5 + 1e3 * torch.randn(300, 2)
+    flow = make().fit_scaling(x, context)
+    standard = flow.context_space.to_model(context)[0]
+    assert standard.abs().max() < 10
+    plain = make().fit_scaling(x)
+    torch.testing.assert_close(
+        flow.log_prob(x, context), plain.log_prob(x, standard), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_bimodal_chain_is_learned() -> None:
+    torch.manual_seed(0)
+
+    def draw(n: int) -> Tensor:
+        first = torch.where(torch.rand(n) < 0.5, -2.0, 2.0) + 0.3 * torch.randn(n)
+        return torch.stack([first, first.abs() + 0.2 * torch.randn(n)], -1)
+
+    flow = AutoregressiveQuantileFlow(2, hidden=(32, 32)).fit_scaling(draw(2000))
+    optimiser = torch.optim.Adam(flow.parameters(), lr=3e-2)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, 500)
+    for _ in range(500):
+        optimiser.zero_grad()
+        flow.loss(draw(256)).backward()
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        u = flow.cdf(draw(4000)).sort(0).values
+        grid = (torch.arange(4000) + 0.5) / 4000
+        assert (u - grid[:, None]).abs().max() < 0.06  # Rosenblatt levels are uniform
+        sample = flow.sample(4000)
+    assert (sample[:, 0].abs() < 0.8).float().mean() < 0.06  # little between the modes
+    residual = sample[:, 1] - sample[:, 0].abs()
+    assert residual.std() < 0.35
+
+
+# Sampling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "batch"), [((50,), ()), ((50,), (3,)), ((2,), (30,)), ((), (4, 9)), ((3, 5), (2, 2))]
+)
+def test_chunks_do_not_change_samples(
+    n: tuple[int, ...], batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = make(context=2 if batch else 0)
+    context = torch.randn(*batch, 2) if batch else None
+    whole = flow.sample(n, context, generator=torch.Generator().manual_seed(1))
+    u = torch.rand(*n, *batch, 3)
+    quantiles = flow.quantile(u, context)
+    before = u.clone()
+    monkeypatch.setattr(aqf_core.flows, "CHUNK", 8)
+    parts = flow.sample(n, context, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(parts, whole)
+    with torch.no_grad():
+        torch.testing.assert_close(flow.quantile(u, context), quantiles)
+    assert torch.equal(u, before)  # the caller's levels are not overwritten
+
+
+def test_broadcast_context_survives_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = make()
+    u, context = torch.rand(6, 5, 3), torch.randn(6, 1, 2)
+    with torch.no_grad():
+        whole = flow.quantile(u, context)
+        monkeypatch.setattr(aqf_core.flows, "CHUNK", 4)
+        torch.testing.assert_close(flow.quantile(u, context), whole)
+
+
+def test_sample_records_no_graph_and_rsample_does() -> None:
+    flow = make()
+    context = torch.randn(4, 2, requires_grad=True)
+    assert not flow.sample(3, context).requires_grad
+    flow.rsample(3, context).sum().backward()
+    assert context.grad is not None and context.grad.abs().sum() > 0
+    assert all(p.grad is not None for p in flow.parameters())
+
+
+def test_samples_follow_the_flow() -> None:
+    flow = make(context=0)
+    u = flow.cdf(flow.sample(20_000))
+    grid = (torch.arange(20_000) + 0.5) / 20_000
+    assert (u.sort(0).values - grid[:, None]).abs().max() < 0.02
+    correlation = torch.corrcoef(u.T)
+    assert (correlation - torch.eye(3)).abs().max() < 0.04
+
+
+def test_levels_zero_and_one_are_finite() -> None:
+    flow = make()
+    u = torch.tensor([[0.0, 1.0, 0.0], [1.0, 1.0, 1.0]], requires_grad=True)
+    x = flow.quantile(u, torch.zeros(2))
+    assert torch.isfinite(x).all()
+    x.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in flow.parameters() if p.grad is not None)
+
+
+# Precision -----------------------------------------------------------------------------------
+
+
+def test_autocast_leaves_the_flow_in_float32() -> None:
+    flow = make()
+    x, context = torch.randn(4, 3), torch.randn(4, 2)
+    expected = flow.log_prob(x, context)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = flow.log_prob(x, context)
+        assert flow.loss(x, context.bfloat16()).dtype == torch.float32
+        assert flow.sample(3, context).dtype == torch.float32
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    exponents=st.lists(st.integers(-6, 6), min_size=2, max_size=2),
+    offset=st.sampled_from([0.0, 1.0, -1e6, 1e6]),
+    constant=st.booleans(),
+    outlier=st.booleans(),
+    support=st.sampled_from([None, (-1e14, None), (-1e14, 1e14)]),
+    direction=st.sampled_from(["quantile", "cdf"]),
+)
+def test_extreme_data_never_give_nan(
+    exponents: list[int],
+    offset: float,
+    constant: bool,
+    outlier: bool,
+    support: tuple[float | None, float | None] | None,
+    direction: str,
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(30, 2) * 10.0 ** torch.tensor(exponents) + offset
+    if constant:
+        x[:, 1] = offset
+    if outlier:
+        x[0] = 1e12
+    flow = make(2, 1, support=support, direction=direction)
+    context = torch.full((30, 1), offset)
+    flow.fit_scaling(x, context)
+    for objective in ("quantile", "crps", "nll", "energy"):
+        flow.zero_grad()
+        loss = flow.loss(x, context, objective)
+        loss.backward()
+        assert torch.isfinite(loss), objective
+        for name, parameter in flow.named_parameters():
+            assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
+    assert torch.isfinite(flow.sample(10, context)).all()
+    assert torch.isfinite(flow.cdf(x, context)).all()
+    assert torch.isfinite(flow.quantile(torch.tensor([[0.0, 1.0]]), context)).all()
+
+
+# Support -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("support", [(0.0, None), (None, 5.0), (-1.0, 2.0)])
+def test_samples_respect_the_support(support: tuple[float | None, float | None]) -> None:
+    flow = make(support=support)
+    context = torch.randn(50, 2)
+    sample = flow.sample(100, context)
+    low = -math.inf if support[0] is None else support[0]
+    high = math.inf if support[1] is None else support[1]
+    assert (sample >= low).all() and (sample <= high).all()
+    assert flow(context).support.check(sample).all()
+    u = flow.cdf(sample, context)
+    torch.testing.assert_close(flow.quantile(u, context), sample, atol=1e-3, rtol=1e-3)
+    with pytest.raises(DomainError, match="outside the support"):
+        flow.log_prob(torch.full((50, 3), 10.0 if support[1] is not None else -10.0), context)
+
+
+# Errors --------------------------------------------------------------------------------------
+
+
+def test_wrong_inputs_are_named() -> None:
+    flow = make()
+    x, context = torch.zeros(4, 3), torch.zeros(4, 2)
+    with pytest.raises(ShapeError, match=r"x must have shape \(..., 3\), got \(4, 2\)"):
+        flow.loss(context, context)
+    with pytest.raises(ContextError, match="context is missing"):
+        flow.loss(x)
+    with pytest.raises(ShapeError, match=r"context must have shape \(..., 2\)"):
+        flow.sample(1, x)
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        flow.log_prob(x, torch.zeros(5, 2))
+    with pytest.raises(NonFiniteError, match="x has 1 NaN"):
+        flow.log_prob(torch.tensor([0.0, math.nan, 0.0]), context)
+    with pytest.raises(NonFiniteError, match="context has"):
+        flow.sample(2, context * math.inf)
+    with pytest.raises(LevelError, match=r"\[0, 1\]"):
+        flow.quantile(x + 1.5, context)
+    with pytest.raises(UnknownNameError, match="crps, energy, nll, quantile"):
+        flow.loss(x, context, "mse")
+    with pytest.raises(UnknownNameError, match="mean, sum, none"):
+        flow.loss(x, context, reduction="median")
+    with pytest.raises(UnknownNameError, match="affine"):
+        AutoregressiveQuantileFlow(2, transformer="cubic")
+    with pytest.raises(UnknownNameError, match="masked_mlp"):
+        AutoregressiveQuantileFlow(2, conditioner="cnn")
+    with pytest.raises(UnknownNameError, match="direction"):
+        AutoregressiveQuantileFlow(2, direction="up")  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="features must be at least 1"):
+        AutoregressiveQuantileFlow(0)
+    with pytest.raises(ShapeError, match="n_params"):
+        AutoregressiveQuantileFlow(2, conditioner=MaskedMLP(2, 0, 5))
+
+
+# The distribution ----------------------------------------------------------------------------
+
+
+def test_distribution_agrees_with_the_flow() -> None:
+    flow = make()
+    x, context = torch.randn(5, 3), torch.randn(5, 2)
+    dist = flow(context)
+    assert isinstance(dist, FlowDistribution)
+    assert (dist.batch_shape, dist.event_shape) == ((5,), (3,))
+    torch.testing.assert_close(dist.log_prob(x), flow.log_prob(x, context))
+    torch.testing.assert_close(dist.cdf(x), flow.cdf(x, context))
+    torch.testing.assert_close(dist.icdf(dist.cdf(x)), x, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dist.quantile(dist.cdf(x)), dist.icdf(dist.cdf(x)))
+    torch.testing.assert_close(dist.crps(x), flow.crps(x, context))
+    assert dist.sample((4,)).shape == dist.rsample((4,)).shape == (4, 5, 3)
+    assert dist.log_prob(torch.zeros(7, 1, 3)).shape == (7, 5)
+    assert dist.energy_score(torch.zeros(7, 5, 3), samples=4).shape == (7, 5)
+    assert repr(dist) == "FlowDistribution(batch_shape=(5,), event_shape=(3,))"
+    with pytest.raises(ShapeError, match=r"\(..., 3\)"):
+        dist.log_prob(torch.zeros(5, 2))
+    with pytest.raises(ShapeError, match="does not broadcast with batch shape"):
+        dist.log_prob(torch.zeros(4, 3))
+    with pytest.raises(LevelError, match="coverage"):
+        dist.interval(90)
+
+
+def test_distribution_expands() -> None:
+    dist = make()(torch.randn(5, 2)).expand((4, 5))
+    assert dist.batch_shape == (4, 5)
+    assert dist.sample((2,)).shape == (2, 4, 5, 3)
+    assert dist.log_prob(torch.zeros(3)).shape == (4, 5)
+    free = make(context=0)().expand((6,))
+    assert free.sample((2,)).shape == (2, 6, 3)
+    assert free.log_prob(torch.zeros(3)).shape == (6,)
+    assert free.mean.shape == free.stddev.shape == (6, 3)
+    with pytest.raises(ShapeError, match="does not expand"):
+        dist.expand((4, 6))
+
+
+@pytest.mark.parametrize(("features", "conditioner"), [(1, "masked_mlp"), (3, "independent")])
+def test_moments_and_intervals_are_exact_without_dependence(
+    features: int, conditioner: str
+) -> None:
+    flow = make(features, conditioner=conditioner)
+    dist = flow(torch.randn(2, 2))
+    draws = dist.sample((100_000,))
+    torch.testing.assert_close(dist.mean, draws.mean(0), atol=0.02, rtol=0.02)
+    torch.testing.assert_close(dist.stddev, draws.std(0), atol=0.03, rtol=0.03)
+    low, high = dist.interval(0.9)
+    inside = ((draws >= low) & (draws <= high)).float().mean(0)
+    torch.testing.assert_close(inside, torch.full_like(inside, 0.9), atol=5e-3, rtol=0)
+    assert dist.mean.requires_grad and low.requires_grad
+
+
+def test_moments_and_intervals_of_dependent_variables_come_from_samples() -> None:
+    dist = make()(torch.randn(2, 2))
+    draws = dist.sample((50_000,))
+    torch.testing.assert_close(dist.mean, draws.mean(0), atol=0.2, rtol=0.1)
+    torch.testing.assert_close(dist.stddev, draws.std(0), atol=0.2, rtol=0.15)
+    low, high = dist.interval(0.8)
+    inside = ((draws >= low) & (draws <= high)).float().mean(0)
+    torch.testing.assert_close(inside, torch.full_like(inside, 0.8), atol=0.05, rtol=0)
+    assert torch.equal(dist.mean, dist.mean)  # drawn once
+
+
+def test_energy_score_of_the_distribution_is_in_data_units() -> None:
+    torch.manual_seed(0)
+    x = 1000.0 * torch.randn(400, 2)
+    flow = AutoregressiveQuantileFlow(2).fit_scaling(x)
+    score = flow().energy_score(x, samples=64).mean()
+    assert 300 < score < 3000
