@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
@@ -52,9 +54,12 @@ class TwoStageHook(Hook):
         )
         loop._epoch = self.stage1_epochs
         loop._iter = self.stage1_epochs * len(loop.dataloader)
-        for scheduler in runner.param_schedulers or []:
-            for _ in range(self.stage1_epochs if scheduler.by_epoch else loop._iter):
-                scheduler.step()
+        with warnings.catch_warnings():
+            # Meant for those who forget the optimizer; here its steps lie in the loaded weights.
+            warnings.filterwarnings("ignore", message="Detected call of `scheduler.step")
+            for scheduler in runner.param_schedulers or []:
+                for _ in range(self.stage1_epochs if scheduler.by_epoch else loop._iter):
+                    scheduler.step()
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Enter stage 2 when its first epoch begins."""

@@ -219,7 +219,8 @@ def flatten(summaries: Mapping[str, Summary]) -> dict[str, float]:
     flat: dict[str, float] = {}
     for protocol, summary in summaries.items():
         prefix = "" if protocol == "strict" else f"{protocol}_"
-        flat[f"{prefix}n_pairs"] = summary.overall.n_pairs
+        # mmengine drops integers when it writes a run's metrics.
+        flat[f"{prefix}n_pairs"] = float(summary.overall.n_pairs)
         for name, estimate in summary.overall.metrics.items():
             flat.update(_bounds(f"{prefix}{name}", estimate))
         for size, group in summary.sizes.items():

@@ -16,7 +16,8 @@ env_cfg = dict(
 )
 randomness = dict(seed=0)
 vis_backends = [dict(type="LocalVisBackend")]
-visualizer = dict(type="DetLocalVisualizer", vis_backends=vis_backends, name="visualizer")
+# Without a name every run has a visualizer, and so a log, of its own.
+visualizer = dict(type="DetLocalVisualizer", vis_backends=vis_backends)
 log_processor = dict(type="LogProcessor", window_size=50, by_epoch=True)
 log_level = "INFO"
 load_from = None

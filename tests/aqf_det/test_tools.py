@@ -1,0 +1,248 @@
+"""The command line tools, end to end on a small generated data set."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mmengine.runner import CheckpointLoader
+
+from aqf_det.datasets import DatasetNotFoundError
+from aqf_det.datasets.demo_scenes import generate_demo_dataset
+from aqf_det.engine import running
+from aqf_det.models import CheckpointKindError
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name: str) -> ModuleType:
+    """Import a script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_config(folder: Path, base: str, data: Path, **top: Any) -> str:
+    """A config that shrinks one of the demo configs to seconds."""
+    lines = [
+        f"_base_ = ['{ROOT}/configs/{base}.py']",
+        "model = dict(backbone=dict(width=0.25),"
+        " neck=dict(in_channels=(8, 24, 1280), out_channels=(8, 12, 16)),"
+        " bbox_head=dict(in_channels=(8, 12, 16)), test_cfg=dict(score_thr=0.001, levels=19))",
+        f"root = '{data}/'",
+        "train_dataloader = dict(batch_size=3, dataset=dict(data_root=root))",
+        "val_dataloader = dict(batch_size=2, dataset=dict(data_root=root))",
+        "test_dataloader = dict(batch_size=2, dataset=dict(data_root=root))",
+        "val_evaluator = [dict(type='VOCMetric', metric='mAP', eval_mode='area'),"
+        " dict(type='BoxUncertaintyMetric', replicates=20, iou_threshold=0.05,"
+        " score_threshold=0.001)]",
+        "test_evaluator = val_evaluator",
+        "param_scheduler = [dict(type='RestartedMultiStepLR', milestones=[1], restarts=[2])]",
+        "custom_hooks = [dict(type='TwoStageHook', stage1_epochs=2)]",
+        "default_hooks = dict(logger=dict(interval=1), checkpoint=dict(max_keep_ckpts=9))",
+        f"train_cfg = dict(max_epochs={top.pop('max_epochs', 3)}, val_interval=9)",
+        *(f"{name} = {value!r}" for name, value in top.items()),
+    ]
+    path = folder / f"{base}_small.py"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate_demo_dataset(
+        tmp_path_factory.mktemp("data") / "demo", n_train=6, n_val=3, n_test=5, image_size=128
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The work dir of a complete run: two epochs of stage 1, one of stage 2."""
+    folder = tmp_path_factory.mktemp("run")
+    tool("train").main([write_config(folder, "demo_qfr", data), "--work-dir", str(folder)])
+    return folder
+
+
+def load_safely(path: Path) -> dict[str, Any]:
+    return CheckpointLoader.load_checkpoint(str(path), map_location="cpu")
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_safely(path)["state_dict"]
+
+
+def same_trunk(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    names = [n for n in one if "branch" not in n and not n.endswith(("stage", "signature"))]
+    return len(names) > 300 and all(torch.equal(one[n], other[n]) for n in names)
+
+
+def logged(folder: Path, key: str) -> list[float]:
+    """Values of a key in the scalars of the latest run."""
+    newest = max(folder.glob("*/vis_data/scalars.json"))
+    rows = [json.loads(line) for line in newest.read_text().splitlines()]
+    return [row[key] for row in rows if key in row]
+
+
+def test_one_run_trains_both_stages(trained: Path) -> None:
+    first, last = weights(trained / "epoch_2.pth"), weights(trained / "epoch_3.pth")
+    assert int(first["bbox_head.stage"]) == 1 and int(last["bbox_head.stage"]) == 2
+    assert not same_trunk(weights(trained / "epoch_1.pth"), first)
+    assert same_trunk(first, last)
+    branch = [n for n in last if "branch" in n]
+    assert any(not torch.equal(first[n], last[n]) for n in branch)
+    # 2 iterations per epoch: full rate, a tenth of it, and full again for the branch.
+    rates = logged(trained, "lr")
+    assert np.allclose(np.array(rates) / rates[0], [1, 1, 0.1, 0.1, 1, 1])
+
+
+def test_resuming_lands_in_the_stage_of_the_checkpoint(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    train = tool("train")
+    start = trained / "epoch_2.pth"
+    config = write_config(tmp_path, "demo_qfr", data)
+    train.main([config, "--work-dir", str(tmp_path), "--resume", str(start)])
+    last = weights(tmp_path / "epoch_3.pth")
+    assert int(last["bbox_head.stage"]) == 2 and same_trunk(weights(start), last)
+    options = ["--cfg-options", "train_cfg.max_epochs=4"]
+    train.main([config, "--work-dir", str(tmp_path), "--resume", *options])
+    assert same_trunk(weights(start), weights(tmp_path / "epoch_4.pth"))
+    assert len(logged(tmp_path, "lr")) == 2
+
+
+@pytest.mark.parametrize("base", ["demo_qfr", "demo_gaussian_nll"])
+def test_load_from_starts_at_stage_two(
+    data: Path, trained: Path, tmp_path: Path, base: str
+) -> None:
+    """From the checkpoint of a plain Gaussian detector, with mixed precision and averaging."""
+    gaussian = write_config(tmp_path, "demo_gaussian", data, max_epochs=1)
+    work = tmp_path / "gaussian"
+    tool("train").main([gaussian, "--work-dir", str(work)])
+    start = work / "epoch_1.pth"
+    config = write_config(tmp_path, base, data, load_from=str(start))
+    text = Path(config).read_text() + (
+        "\ncustom_hooks = [dict(type='TwoStageHook', stage1_epochs=2),"
+        " dict(type='EMAHook', momentum=0.1, update_buffers=True, priority=49)]"
+    )
+    Path(config).write_text(text)
+    tool("train").main([config, "--work-dir", str(tmp_path), "--amp"])
+    assert not (tmp_path / "epoch_2.pth").exists()
+    assert same_trunk(weights(start), weights(tmp_path / "epoch_3.pth"))
+    assert int(weights(tmp_path / "epoch_3.pth")["bbox_head.stage"]) == 2
+    assert set(logged(tmp_path, "lr")) == {2e-3}
+
+
+def test_testing_prints_tables_and_dumps(data: Path, trained: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "demo_qfr", data)
+    checkpoint = str(trained / "epoch_3.pth")
+    dump = tmp_path / "dumps" / "pairs.npz"
+    tool("test").main([config, checkpoint, "--work-dir", str(tmp_path), "--dump", str(dump)])
+    metrics = json.loads(max(tmp_path.glob("*/*.json")).read_text())
+    assert {"pascal_voc/mAP", "uncertainty/crps"} <= set(metrics)
+    from aqf_det.evaluation import BoxPairs
+
+    assert BoxPairs.load(dump).quantiles.shape[1:] == (19, 4)
+    cfg = running.load_config(config, str(tmp_path), {"model.test_cfg.levels": [0.1, 0.9]})
+    running.test(cfg, checkpoint, str(tmp_path / "all.pkl"))
+    assert (tmp_path / "all.pkl").stat().st_size > 0
+
+
+def test_point_metrics_of_both_stages_agree(data: Path, trained: Path, tmp_path: Path) -> None:
+    """mAP of the Gaussian and of the flow is the same number, not a similar one."""
+    results = []
+    for base, name in (("demo_gaussian", "epoch_2.pth"), ("demo_qfr", "epoch_3.pth")):
+        state = load_safely(trained / name)
+        if base == "demo_gaussian":
+            state["state_dict"] = {
+                k: v for k, v in state["state_dict"].items() if "branch" not in k
+            }
+            kind = torch.full((64,), 32, dtype=torch.uint8)
+            kind[:8] = torch.tensor(list(b"gaussian"), dtype=torch.uint8)
+            state["state_dict"]["bbox_head.signature"] = kind
+        torch.save(state, tmp_path / name)
+        cfg = running.load_config(write_config(tmp_path, base, data), str(tmp_path))
+        results.append(running.test(cfg, str(tmp_path / name)))
+    for key in results[0]:
+        if "mAP" in key or "AP50" in key:
+            assert results[0][key] == results[1][key]
+
+
+# ------------------------------------------------------------------------- bad input
+
+
+def test_a_stage_one_checkpoint_is_not_tested_as_a_flow(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, "demo_qfr", data)
+    with pytest.raises(CheckpointKindError, match="untrained"):
+        tool("test").main([config, str(trained / "epoch_2.pth"), "--work-dir", str(tmp_path)])
+
+
+def test_missing_files_are_named(data: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "demo_qfr", data)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint absent\.pth does not exist"):
+        tool("test").main([config, "absent.pth", "--work-dir", str(tmp_path)])
+    with pytest.raises(FileNotFoundError, match=r"config absent\.py does not exist"):
+        tool("train").main(["absent.py"])
+    with pytest.raises(ValueError, match=r"\.npz or \.pkl"):
+        cfg = running.load_config(config, str(tmp_path))
+        running.test(cfg, __file__, "dump.csv")
+    gone = write_config(tmp_path, "demo_qfr", tmp_path / "nowhere")
+    with pytest.raises(DatasetNotFoundError, match="Expected tree"):
+        tool("train").main([gone, "--work-dir", str(tmp_path)])
+
+
+def test_auto_scale_lr_needs_its_base(data: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "demo_qfr", data)
+    cfg = running.load_config(config)
+    assert cfg.work_dir == "work_dirs/demo_qfr_small"
+    running.enable_auto_scale_lr(cfg)
+    assert cfg.auto_scale_lr.enable
+    cfg._cfg_dict.pop("auto_scale_lr")
+    with pytest.raises(KeyError, match="base_batch_size"):
+        running.enable_auto_scale_lr(cfg)
+
+
+# ------------------------------------------------------------------------- several processes
+
+
+def launch(processes: int, script: str, *args: str) -> None:
+    """Run a tool under torchrun with gloo."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
+    command += ["--standalone", str(ROOT / "tools" / script), *args, "--launcher", "pytorch"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_evaluate_like_one(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, "demo_qfr", data)
+    two = tmp_path / "two"
+    launch(2, "train.py", config, "--work-dir", str(two), "--auto-scale-lr")
+    first, last = weights(two / "epoch_2.pth"), weights(two / "epoch_3.pth")
+    assert same_trunk(first, last)
+    assert any(not torch.equal(first[n], last[n]) for n in last if "branch" in n)
+
+    # Five test images: the two processes get three each, one of them twice.
+    checkpoint = str(two / "epoch_3.pth")
+    launch(2, "test.py", config, checkpoint, "--work-dir", str(tmp_path / "b"))
+    cfg = running.load_config(config, str(tmp_path / "a"))
+    single = running.test(cfg, checkpoint)
+    double = json.loads(max((tmp_path / "b").glob("*/*.json")).read_text())
+    assert single["uncertainty/n_pairs"] > 0
+    for key, value in single.items():
+        assert double[key] == pytest.approx(value, rel=1e-6, nan_ok=True), key
