@@ -7,20 +7,35 @@ from typing import Any
 from ..validation import lookup
 from .affine import Affine
 from .base import Direction, Transformer
+from .deep_sigmoid import DeepSigmoid
+from .monotone_net import MonotoneNet
+from .piecewise_linear import PiecewiseLinear
+from .sigmoid_mixture import SigmoidMixture
 from .spline import RationalQuadraticSpline
+from .unconstrained import Unconstrained
 
 __all__ = [
     "TRANSFORMERS",
     "Affine",
+    "DeepSigmoid",
     "Direction",
+    "MonotoneNet",
+    "PiecewiseLinear",
     "RationalQuadraticSpline",
+    "SigmoidMixture",
     "Transformer",
+    "Unconstrained",
     "make_transformer",
 ]
 
 TRANSFORMERS: dict[str, type[Transformer]] = {
     "affine": Affine,
+    "deep_sigmoid": DeepSigmoid,
+    "monotone_net": MonotoneNet,
+    "piecewise_linear": PiecewiseLinear,
+    "sigmoid_mixture": SigmoidMixture,
     "spline": RationalQuadraticSpline,
+    "unconstrained": Unconstrained,
 }
 
 
@@ -37,7 +52,7 @@ def make_transformer(transformer: str | Transformer, **options: Any) -> Transfor
         >>> make_transformer("cubic")
         Traceback (most recent call last):
         ...
-        aqf_core.errors.UnknownNameError: unknown transformer 'cubic'; choose from affine, spline.
+        aqf_core.errors.UnknownNameError: unknown transformer 'cubic'; choose from affine, ...
     """
     if isinstance(transformer, Transformer):
         if options:

@@ -12,7 +12,7 @@ is derived here: quantiles Q(u) = y(Phi^-1(u)), the CDF F(y) = Phi(z(y)), densit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, cast
 
@@ -23,7 +23,7 @@ from ..errors import ShapeError, UnknownNameError
 from ..inversion import invert_monotone
 from ..normal import base_to_level, level_to_base, log_density
 
-__all__ = ["Direction", "Transformer", "bounded", "by_rows", "unbounded"]
+__all__ = ["Direction", "Transformer", "bounded", "unbounded"]
 
 Direction = Literal["quantile", "cdf"]
 
@@ -52,46 +52,6 @@ def unbounded(value: Tensor, limit: float) -> Tensor:
     """
     value = value.clamp(min=-0.999 * limit, max=0.999 * limit)
     return value / (1.0 - value.abs() / limit)
-
-
-def by_rows(
-    x: Tensor, tables: Sequence[Tensor]
-) -> tuple[Tensor, list[Tensor], Callable[[Tensor], Tensor]]:
-    """Bring points and per-parameter tables to the layout "one row of points per table", to gather.
-
-    Args:
-        x: points of shape (...).
-        tables: of shape (..., T), T may differ; their common leading shape broadcasts with x.
-
-    Returns:
-        x of shape (*B, A), tables of shape (*B, T), and the function that brings results of shape
-        (*B, A) back to the broadcast shape of the inputs.
-    """
-    lead = tables[0].shape[:-1]
-    extra = x.dim() - len(lead)
-    restore: Callable[[Tensor], Tensor]
-    if x.dim() and len(lead) and lead[-1] == 1:
-        tables, restore = [table.squeeze(-2) for table in tables], _unchanged
-    elif extra > 0:
-        # Leading dimensions that only the points have (samples) become the points of one row.
-        samples = x.shape[:extra]
-        x = x.flatten(0, extra - 1).movedim(0, -1)
-        restore = lambda out: out.movedim(-1, 0).reshape(*samples, *out.shape[:-1])  # noqa: E731
-    else:
-        x, restore = x.unsqueeze(-1), _last_squeezed
-    batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-        x.shape[:-1], tables[0].shape[:-1]
-    )
-    x = x.expand(*batch, x.shape[-1])
-    return x, [table.expand(*batch, table.shape[-1]) for table in tables], restore
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
-
-
-def _last_squeezed(x: Tensor) -> Tensor:
-    return x.squeeze(-1)
 
 
 def _float(x: Tensor) -> Tensor:
@@ -136,6 +96,11 @@ class Transformer(nn.Module):
             frozenset(("quantile", "cdf")) if self.closed_inverse else frozenset((self.direction,))
         )
 
+    @property
+    def core_is_quantile(self) -> bool:
+        """Whether the core map goes from z to y (or from y to z)."""
+        return self.direction == "quantile"
+
     # What a family implements. `shape` is whatever its `prepare` returns, computed once per h.
 
     def prepare(self, *raw: Tensor) -> Any:
@@ -148,8 +113,13 @@ class Transformer(nn.Module):
 
     def core_inverse(self, b: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
         """a with m(a) = b and, if `slope`, log da/db; by root finding unless overridden."""
-        a = invert_monotone(lambda t: self._core_and_slope(t, shape), b)
+        low, high = self.bracket(b.detach(), shape)
+        a = invert_monotone(lambda t: self._core_and_slope(t, shape), b, low, high)
         return a, -cast(Tensor, self.core(a, shape, True)[1]) if slope else None
+
+    def bracket(self, b: Tensor, shape: Any) -> tuple[Tensor | float, Tensor | float]:
+        """Two numbers between which a with m(a) = b lies; only for maps without closed inverse."""
+        return -8.0, 8.0
 
     def _core_and_slope(self, a: Tensor, shape: Any) -> tuple[Tensor, Tensor]:
         value, log_slope = self.core(a, shape, True)
@@ -184,14 +154,14 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """The parts of y = loc + exp(log_scale) * value: (value, log dvalue/dz, loc, log_scale)."""
         z, loc, log_scale, shape = self._split(z, h)
-        run = self.core if self.direction == "quantile" else self.core_inverse
+        run = self.core if self.core_is_quantile else self.core_inverse
         value, log_slope = run(z, shape, slope)
         return value, log_slope, loc, log_scale
 
     def _to_base(self, y: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
         with _full_precision(h):
             y, loc, log_scale, shape = self._split(y, h)
-            run = self.core_inverse if self.direction == "quantile" else self.core
+            run = self.core_inverse if self.core_is_quantile else self.core
             z, log_slope = run((y - loc) * (-log_scale).exp(), shape, slope)
             return z, None if log_slope is None else log_slope - log_scale
 

@@ -7,12 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Direction, Transformer, by_rows
+from .base import Direction, Transformer
+from .knots import anchored_sum, by_rows, find_bin
 from .positive import exp_bounded
 
 __all__ = ["RationalQuadraticSpline"]
 
-LOG_SLOPE_LIMIT = 8.0
+LOG_SLOPE_LIMIT = 6.0
 
 
 class Knots(NamedTuple):
@@ -69,11 +70,7 @@ class RationalQuadraticSpline(Transformer):
         super().__init__((bins, bins + 1, bins) if widths else (bins, bins + 1), direction)
         self.bins, self.bound, self.learn_widths = bins, bound, widths
         self.bin_width = 2.0 * bound / bins
-        # increments @ anchored = knots, with 0 at the middle knot.
-        cell, knot, centre = torch.arange(bins)[:, None], torch.arange(bins + 1), bins // 2
-        right = (cell >= centre) & (cell < knot)
-        left = (cell < centre) & (cell >= knot)
-        self.register_buffer("anchored", right.float() - left.float(), persistent=False)
+        self.register_buffer("anchored", anchored_sum(bins), persistent=False)
 
     def prepare(self, *raw: Tensor) -> Knots:
         raw_secant, raw_slope, *raw_width = raw
@@ -89,7 +86,7 @@ class RationalQuadraticSpline(Transformer):
             a, [t for t in shape if t is not None]
         )
         if grid:
-            k = _find_bin(a, grid[0])
+            k = find_bin(a, grid[0])
             w: Tensor | float = grid[1].gather(-1, k)
             place = (a - grid[0].gather(-1, k)) / w
         else:
@@ -111,19 +108,17 @@ class RationalQuadraticSpline(Transformer):
         b, (value, secant, raw_slope, *grid), restore = by_rows(
             b, [t for t in shape if t is not None]
         )
-        k = _find_bin(b, value)
+        k = find_bin(b, value)
         s = secant.gather(-1, k)
         d0, d1 = _slopes_at(raw_slope, k)
         w = grid[1].gather(-1, k) if grid else self.bin_width
         place = (b - value.gather(-1, k)) / (w * s)
         share = place.clamp(0.0, 1.0)
-        # m(a) = b is a quadratic in t; this form of its root never cancels.
-        excess = share * (d0 + d1 - 2.0 * s)
-        half = d0 - excess
-        root = (half * half + 4.0 * (s - d0 + excess) * s * share).clamp(min=TINY).sqrt()
-        t = 2.0 * s * share / (half + root)
-        # Rounding may leave [0, 1]; the gradient must not notice.
-        t = t + (t.clamp(0.0, 1.0) - t).detach()
+        # m(a) = b is quadratic in t; in these terms its root is free of cancellation.
+        low, high = 2.0 * s * share, 2.0 * s * (1.0 - share)
+        tilt = d0 * (1.0 - share) - d1 * share
+        root = tilt.abs() + torch.addcmul(low * high, tilt, tilt).sqrt()
+        t = torch.where(tilt >= 0, low / (low + root), root / (root + high))
         outside = s * (place - share)
         position = t + outside.clamp(min=0.0) / d1 + outside.clamp(max=0.0) / d0
         if grid:
@@ -139,23 +134,6 @@ class RationalQuadraticSpline(Transformer):
             f"{super().extra_repr()}, bins={self.bins}, bound={self.bound}, "
             f"learn_widths={self.learn_widths}"
         )
-
-
-TINY = 1e-30
-
-
-def _find_bin(x: Tensor, knots: Tensor) -> Tensor:
-    """Index (..., A) of the bin of each point; points outside get the first or last bin.
-
-    A loop over the few inner knots is several times faster than a broadcast comparison, and unlike
-    searchsorted it works under vmap.
-    """
-    inner = knots.detach()[..., 1:-1].unsqueeze(-2).unbind(-1)
-    x = x.detach()
-    k = (x >= inner[0]).long()
-    for knot in inner[1:]:
-        k = k + (x >= knot)
-    return k
 
 
 def _slopes_at(raw: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,6 +153,6 @@ def _denominator(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor) -> tuple[Tensor, 
 
 def _log_slope(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor, denominator: Tensor) -> Tensor:
     """log m'(a) = log(s^2 (d1 t^2 + 2 s t (1 - t) + d0 (1 - t)^2) / (s + ...)^2)."""
-    # The quadratic form, written as two interpolations.
-    mean = torch.lerp(torch.lerp(d0, s, t), torch.lerp(s, d1, t), t)
+    r = 1.0 - t
+    mean = d0 * (r * r) + 2.0 * s * (r * t) + d1 * (t * t)
     return mean.log() + 2.0 * (s / denominator).log()

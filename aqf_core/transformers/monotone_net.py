@@ -1,0 +1,107 @@
+"""A network with positive weights on the path of its first input, shared by all conditionals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .base import Direction, Transformer
+from .positive import exp_bounded
+
+__all__ = ["MonotoneNet"]
+
+LOG_LIMIT = 4.0
+
+
+class Inputs(NamedTuple):
+    """What the context contributes to each hidden layer, (..., units) each, and the linear part."""
+
+    first: Tensor
+    second: Tensor
+    linear: Tensor
+
+
+class MonotoneNet(Transformer):
+    """A perceptron of (a, h) that increases in a because the weights on a's path are positive.
+
+        x1 = tanh(|W1| a + U1 h + b1)
+        x2 = tanh(|W2| x1 + U2 h + b2)
+        m(a) = |w3| . x2 + b3 + c a,     c = exp(.) emitted with h
+
+    The weights are parameters of the transformer, shared by all conditionals; the conditioner emits
+    the features h that are concatenated to a. The hidden biases b1 start spread out, and the
+    network starts close to the identity for h = 0.
+
+    Args:
+        direction: "quantile" or "cdf".
+        features: number of features h.
+        units: hidden units per layer.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> t = MonotoneNet()
+        >>> q = t.quantile(torch.tensor([0.1, 0.5, 0.9]), torch.zeros(1, t.n_params))
+        >>> bool((q.diff() > 0.5).all())
+        True
+    """
+
+    def __init__(
+        self, direction: Direction = "quantile", features: int = 16, units: int = 32
+    ) -> None:
+        if features < 1 or units < 1:
+            raise ValueError(f"features and units must be positive, got {features} and {units}.")
+        super().__init__((features, 1), direction)
+        self.units = units
+        self.weight1 = nn.Parameter(0.5 + torch.rand(units))
+        self.context1 = nn.Linear(features, units)
+        self.weight2 = nn.Parameter(torch.rand(units, units) * (3.0 / units))
+        self.context2 = nn.Linear(features, units)
+        self.weight3 = nn.Parameter(torch.ones(units) / units)
+        self.bias3 = nn.Parameter(torch.zeros(()))
+        with torch.no_grad():
+            spread = 3.0 * (2.0 * torch.arange(units) + 1.0) / units - 3.0
+            self.context1.bias.copy_(spread * self.weight1)
+            self.context2.bias.copy_(spread[torch.randperm(units)] / 3.0)
+            # Half of the slope comes from the linear part.
+            ends = self._network(
+                torch.tensor([-2.0, 0.0, 2.0]), self._inputs(torch.zeros(features))
+            )
+            self.weight3.mul_(0.5 * 4.0 / (ends[0][2] - ends[0][0]))
+            self.bias3.sub_(
+                self._network(torch.zeros(1), self._inputs(torch.zeros(features)))[0][0]
+            )
+
+    def prepare(self, *raw: Tensor) -> Inputs:
+        features, linear = raw
+        return self._inputs(features)._replace(
+            linear=0.5 * exp_bounded(linear.squeeze(-1), LOG_LIMIT)
+        )
+
+    def core(self, a: Tensor, shape: Inputs, slope: bool) -> tuple[Tensor, Tensor | None]:
+        value, x1, x2, weight2 = self._network(a, shape)
+        value = value + shape.linear * a
+        if not slope:
+            return value, None
+        steep = (1.0 - x1 * x1) * self.weight1.abs()
+        steep = (1.0 - x2 * x2) * (steep @ weight2)
+        return value, (shape.linear + steep @ self.weight3.abs()).log()
+
+    def _inputs(self, features: Tensor) -> Inputs:
+        first, second = self.context1(features), self.context2(features)
+        return Inputs(first, second, torch.zeros(()))
+
+    def _network(self, a: Tensor, shape: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        weight2 = self.weight2.abs()
+        x1 = torch.tanh(a.unsqueeze(-1) * self.weight1.abs() + shape.first)
+        x2 = torch.tanh(x1 @ weight2 + shape.second)
+        return x2 @ self.weight3.abs() + self.bias3, x1, x2, weight2
+
+    def bracket(self, b: Tensor, shape: Inputs) -> tuple[Tensor, Tensor]:
+        bound = self.weight3.detach().abs().sum() + self.bias3.detach().abs()
+        reach = (b.abs() + bound) / shape.linear
+        return -reach, reach
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, features={self.sizes[2]}, units={self.units}"
