@@ -28,8 +28,10 @@ from .errors import (
 from .flow_distribution import FlowDistribution
 from .flows import AutoregressiveQuantileFlow
 from .interpolation import InterpolatedPredictive
+from .inversion import invert_monotone
 from .levels import LEVELS, LevelStrategy, make_levels
 from .mixtures import MixturePredictive
+from .objectives import conditional_loss
 from .quantile_function import QuantileDistribution, QuantileFunction
 from .recalibration import (
     RECALIBRATIONS,
@@ -41,6 +43,18 @@ from .recalibration import (
     make_recalibration,
 )
 from .spaces import OutputSpace
+from .transformers import (
+    TRANSFORMERS,
+    Affine,
+    DeepSigmoid,
+    MonotoneNet,
+    PiecewiseLinear,
+    RationalQuadraticSpline,
+    SigmoidMixture,
+    Transformer,
+    Unconstrained,
+    make_transformer,
+)
 
 __version__ = "0.1.0"
 
@@ -48,11 +62,14 @@ __all__ = [
     "CONDITIONERS",
     "LEVELS",
     "RECALIBRATIONS",
+    "TRANSFORMERS",
     "AQFError",
+    "Affine",
     "AutoregressiveQuantileFlow",
     "Conditioner",
     "ConformalRecalibration",
     "ContextError",
+    "DeepSigmoid",
     "DomainError",
     "FlowDistribution",
     "GaussianPredictive",
@@ -63,25 +80,34 @@ __all__ = [
     "LevelStrategy",
     "MaskedMLP",
     "MixturePredictive",
+    "MonotoneNet",
     "NonFiniteError",
     "OutputSpace",
+    "PiecewiseLinear",
     "PixelCNN",
     "QuantileDistribution",
     "QuantileFunction",
+    "RationalQuadraticSpline",
     "RecalibratedPredictive",
     "Recalibration",
     "Recurrent",
     "ScalarPredictive",
     "ShapeError",
+    "SigmoidMixture",
     "SplineRecalibration",
+    "Transformer",
+    "Unconstrained",
     "UnknownNameError",
     "WrappedPredictive",
     "__version__",
     "as_predictive",
+    "conditional_loss",
+    "invert_monotone",
     "losses",
     "make_conditioner",
     "make_levels",
     "make_recalibration",
+    "make_transformer",
     "metrics",
     "plots",
 ]
