@@ -8,12 +8,14 @@ import scoringrules
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 from torch.distributions import Categorical, Laplace, MixtureSameFamily, Normal
 
 from aqf_core.distributions import GaussianPredictive, ScalarPredictive
 from aqf_core.errors import DomainError, ShapeError
 from aqf_core.interpolation import InterpolatedPredictive
 from aqf_core.mixtures import MixturePredictive
+from aqf_core.normal import log_base_to_level
 from aqf_core.quantile_function import QuantileDistribution
 from aqf_core.transformers import make_transformer
 
@@ -79,6 +81,16 @@ def test_tails_keep_their_precision_in_float32() -> None:
     assert torch.allclose(mixture.to_base(x), z, atol=1e-4)
     ends = mixture.icdf(torch.tensor([[0.0], [1.0]]))
     assert torch.isfinite(ends).all()
+
+
+def test_log_phi_is_exact_at_any_distance() -> None:
+    far = -torch.logspace(-2, 7, 200, dtype=torch.float64)
+    z = torch.cat([far, torch.tensor([-20.0, -19.99, 0.0, 3.0, 7.0], dtype=torch.float64)])
+    value = log_base_to_level(z.requires_grad_())
+    assert np.allclose(value.detach(), stats.norm.logcdf(z.detach()), rtol=1e-10)
+    (slope,) = torch.autograd.grad(value.sum(), z)
+    exact = np.sqrt(2 / np.pi) / special.erfcx(-z.detach().numpy() / np.sqrt(2))
+    assert np.allclose(slope, exact, rtol=1e-8)
 
 
 def test_one_component_is_itself() -> None:
@@ -164,6 +176,18 @@ def test_quantiles_are_always_found(locs: list[float], scale: float, u: float) -
     )
 
 
+@pytest.mark.slow
+def test_quantiles_export() -> None:
+    class Quantile(torch.nn.Module):
+        def forward(self, loc: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+            return MixturePredictive(GaussianPredictive(loc, torch.ones(()))).icdf(u)
+
+    inputs = (LOC.float(), torch.tensor(0.3))
+    exported = torch.export.export(Quantile(), inputs).module()
+    assert torch.allclose(exported(*inputs), Quantile()(*inputs), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_of_grad() -> None:
     def quantile(loc: torch.Tensor) -> torch.Tensor:
         return MixturePredictive(GaussianPredictive(loc, SCALE[:, 0])).icdf(torch.tensor(0.4))
