@@ -29,7 +29,7 @@ def test_example_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def untrained_checkpoint(config: str, path: Path) -> None:
-    """Save the detector of ``config`` as it is built."""
+    """Save the detector of ``config`` as it is when stage 2 begins."""
     import aqf_det  # noqa: F401 - its patches must precede mmdet
 
     from mmdet.registry import MODELS  # isort: skip
@@ -38,7 +38,9 @@ def untrained_checkpoint(config: str, path: Path) -> None:
 
     described = Config.fromfile(config)
     init_default_scope("mmdet")
-    torch.save({"state_dict": MODELS.build(described.model).state_dict(), "meta": {}}, path)
+    detector = MODELS.build(described.model)
+    detector.set_stage(2)
+    torch.save({"state_dict": detector.state_dict(), "meta": {}}, path)
 
 
 @pytest.mark.parametrize("code", examples(with_model=True))
