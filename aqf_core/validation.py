@@ -185,7 +185,14 @@ def lookup(name: str, table: Mapping[str, T], kind: str) -> T:
 
 
 def check_reduction(reduction: str) -> str:
-    """Return `reduction`, or raise `UnknownNameError` when it is not mean, sum or none."""
+    """Return `reduction`, or raise `UnknownNameError` when it is not mean, sum or none.
+
+    Example:
+        >>> check_reduction("median")
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.UnknownNameError: unknown reduction 'median'; choose from mean, sum, none.
+    """
     if reduction not in REDUCTIONS:
         raise UnknownNameError(
             f"unknown reduction {reduction!r}; choose from {', '.join(REDUCTIONS)}."

@@ -25,6 +25,12 @@ class Recalibration(ABC):
         per_column: fit one map for each column of the PIT values (N, C), for example per forecast
             horizon or per box coordinate, and apply them to distributions of batch shape (..., C).
             By default all observations share one map.
+
+    Example:
+        >>> from aqf_core.recalibration import make_recalibration
+        >>> recalibrate = make_recalibration("isotonic").fit(torch.linspace(0.001, 0.5, 500))
+        >>> round(recalibrate.levels(torch.tensor(0.25)).item(), 2)  # y is always below the median
+        0.5
     """
 
     has_density = True
@@ -119,6 +125,14 @@ class RecalibratedPredictive(ScalarPredictive):
     Args:
         base: the distribution to repair.
         recalibration: a fitted map.
+
+    Example:
+        >>> from aqf_core.recalibration import IsotonicRecalibration
+        >>> narrow = as_predictive(torch.distributions.Normal(torch.zeros(999), 0.5))
+        >>> y = torch.special.ndtri(torch.arange(1, 1000) / 1000)  # standard normal observations
+        >>> repaired = IsotonicRecalibration().fit(narrow, y)(narrow)
+        >>> round(repaired.interval(0.9)[1][0].item(), 2)
+        1.64
     """
 
     def __init__(self, base: ScalarPredictive, recalibration: Recalibration) -> None:
