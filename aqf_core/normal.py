@@ -93,7 +93,9 @@ def log_base_to_level(z: Tensor) -> Tensor:
     near: Tensor = torch.special.log_ndtr(torch.where(inside, z, FAR))
     far = torch.where(inside, FAR, z)
     r = far.square().reciprocal()
-    expansion = log_density(far) - (-far).log() + torch.log1p(-r * (1 - r * (3 - 15 * r)))
+    expansion = (
+        log_density(far) - (-far).log() + torch.log1p(-r * (1 - r * (3 - r * (15 - 105 * r))))
+    )
     return torch.where(inside, near, expansion)
 
 
@@ -125,7 +127,7 @@ def _log_phi_slope(z: Tensor) -> Tensor:
     """d log Phi(z) / dz = N(z) / Phi(z)."""
     near = z.clamp(min=FAR)
     r = z.clamp(max=FAR).square().reciprocal()
-    expansion = -z * (1 + r * (1 - r * (2 - 10 * r)))
+    expansion = -z * (1 + r * (1 - r * (2 - r * (10 - 74 * r))))
     return torch.where(
         z > FAR, torch.exp(log_density(near) - torch.special.log_ndtr(near)), expansion
     )
