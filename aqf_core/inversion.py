@@ -16,7 +16,7 @@ ValueAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 MAX_EXPANSIONS = 60
 MAX_ITERATIONS = 200
-TRACED_ITERATIONS = {torch.float32: 40, torch.float64: 60}
+TRACED_ITERATIONS = {torch.float32: 32, torch.float64: 60}
 
 
 def invert_monotone(
@@ -115,7 +115,7 @@ def _expand(
         too_low = f_and_slope(high)[0] < target
         if not bool((too_high | too_low).any()):
             return low, high
-        reach = 4.0 * (high - low)
+        reach = 4.0 * (high - low) + 1e-3
         low = torch.where(too_high, low - reach, low)
         high = torch.where(too_low, high + reach, high)
     raise DomainError(

@@ -48,7 +48,7 @@ def make_transformer(transformer: str | Transformer, **options: Any) -> Transfor
 
     Example:
         >>> make_transformer("spline", bins=8, direction="cdf").n_params
-        27
+        29
         >>> make_transformer("cubic")
         Traceback (most recent call last):
         ...

@@ -24,6 +24,7 @@ class Affine(Transformer):
     """
 
     closed_inverse = True
+    closed_crps = True
 
     def __init__(self, direction: Direction = "quantile") -> None:
         super().__init__((), direction)
@@ -34,7 +35,5 @@ class Affine(Transformer):
     def core_inverse(self, b: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
         return self.core(b, shape, slope)
 
-    def crps(self, y: Tensor, h: Tensor) -> Tensor:
-        """scale * (t (2 Phi(t) - 1) + 2 N(t) - 1 / sqrt(pi)) with t = (y - location) / scale."""
-        loc, scale = self.location_scale(h)
-        return gaussian_crps(loc, scale, y, reduction="none")
+    def core_crps(self, b: Tensor, shape: Any) -> Tensor:
+        return gaussian_crps(torch.zeros_like(b), torch.ones_like(b), b, reduction="none")

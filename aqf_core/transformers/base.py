@@ -8,13 +8,18 @@ outcome y, one map per parameter vector h = [location, raw scale, shape paramete
 
 A family implements the core map m and, if it has one in closed form, its inverse. Everything else
 is derived here: quantiles Q(u) = y(Phi^-1(u)), the CDF F(y) = Phi(z(y)), densities.
+
+Families on a fixed grid are `sliding`: two more parameters move and stretch z, so that the grid can
+follow a feature of the distribution such as the gap between two modes. For direction "quantile",
+
+    y = location + scale * (shift + m(zoom * (z - shift)) / zoom).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +34,8 @@ Direction = Literal["quantile", "cdf"]
 
 # log(scale) stays within +-LOG_SCALE_LIMIT, so that no finite parameter overflows float32.
 LOG_SCALE_LIMIT = 14.0
+SHIFT_LIMIT = 3.0
+LOG_ZOOM_LIMIT = 1.5
 
 
 def bounded(raw: Tensor, limit: float) -> Tensor:
@@ -66,6 +73,16 @@ def _full_precision(x: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+class _Parts(NamedTuple):
+    """The parameters of y = loc + exp(log_scale) * m(offset + zoom * z); no zoom: m(z)."""
+
+    loc: Tensor
+    log_scale: Tensor
+    offset: Tensor
+    zoom: Tensor | None
+    shape: Any
+
+
 class Transformer(nn.Module):
     """A family of increasing maps between z ~ N(0, 1) and an outcome y, see the module docstring.
 
@@ -80,13 +97,15 @@ class Transformer(nn.Module):
     """
 
     closed_inverse: ClassVar[bool] = False
+    closed_crps: ClassVar[bool] = False
+    sliding: ClassVar[bool] = False
 
     def __init__(self, shape_sizes: Sequence[int], direction: Direction = "quantile") -> None:
         super().__init__()
         if direction not in ("quantile", "cdf"):
             raise UnknownNameError(f"unknown direction {direction!r}; choose from quantile, cdf.")
         self.direction: Direction = direction
-        self.sizes = [1, 1, *shape_sizes]
+        self.sizes = [1, 1, *((1, 1) if self.sliding else ()), *shape_sizes]
         self.n_params = sum(self.sizes)
 
     @property
@@ -117,6 +136,10 @@ class Transformer(nn.Module):
         a = invert_monotone(lambda t: self._core_and_slope(t, shape), b, low, high)
         return a, -cast(Tensor, self.core(a, shape, True)[1]) if slope else None
 
+    def core_crps(self, b: Tensor, shape: Any) -> Tensor:
+        """CRPS at b = (y - location) / scale in units of the scale, if `closed_crps`."""
+        raise NotImplementedError
+
     def bracket(self, b: Tensor, shape: Any) -> tuple[Tensor | float, Tensor | float]:
         """Two numbers between which a with m(a) = b lies; only for maps without closed inverse."""
         return -8.0, 8.0
@@ -144,28 +167,37 @@ class Transformer(nn.Module):
         return cast(tuple[Tensor, Tensor], self._to_base(y, h, True))
 
     def _from_base(self, z: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
-        with _full_precision(h):
-            value, log_slope, loc, log_scale = self.standard_from_base(z, h, slope)
-            y = loc + log_scale.exp() * value
-            return y, None if log_slope is None else log_slope + log_scale
+        value, log_slope, loc, log_scale = self.standard_from_base(z, h, slope)
+        y = loc + log_scale.exp() * value
+        return y, None if log_slope is None else log_slope + log_scale
 
     def standard_from_base(
         self, z: Tensor, h: Tensor, slope: bool = False
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """The parts of y = loc + exp(log_scale) * value: (value, log dvalue/dz, loc, log_scale)."""
-        z, loc, log_scale, shape = self._split(z, h)
-        run = self.core if self.core_is_quantile else self.core_inverse
-        value, log_slope = run(z, shape, slope)
-        return value, log_slope, loc, log_scale
+        with _full_precision(h):
+            z, parts = self._split(z, h)
+            if parts.zoom is not None:
+                z = torch.addcmul(parts.offset, z, parts.zoom)
+            run = self.core if self.core_is_quantile else self.core_inverse
+            value, log_slope = run(z, parts.shape, slope)
+            if log_slope is not None and parts.zoom is not None:
+                log_slope = log_slope + parts.zoom.log()
+            return value, log_slope, parts.loc, parts.log_scale
 
     def _to_base(self, y: Tensor, h: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
         with _full_precision(h):
-            y, loc, log_scale, shape = self._split(y, h)
+            y, parts = self._split(y, h)
             run = self.core_inverse if self.core_is_quantile else self.core
-            z, log_slope = run((y - loc) * (-log_scale).exp(), shape, slope)
+            value = (y - parts.loc) * (-parts.log_scale).exp()
+            z, log_slope = run(value, parts.shape, slope)
+            log_scale = parts.log_scale
+            if parts.zoom is not None:
+                z = (z - parts.offset) / parts.zoom
+                log_scale = log_scale + parts.zoom.log()
             return z, None if log_slope is None else log_slope - log_scale
 
-    def _split(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
+    def _split(self, x: Tensor, h: Tensor) -> tuple[Tensor, _Parts]:
         if h.dim() == 0 or h.shape[-1] != self.n_params:
             raise ShapeError(
                 f"h must have shape (..., {self.n_params}) for {type(self).__name__}, "
@@ -173,9 +205,17 @@ class Transformer(nn.Module):
             )
         x, h = _float(x), _float(h)
         # One split, no slices: its gradient is one concatenation.
-        loc, raw_scale, *raw = torch.split(h, self.sizes, -1)
-        log_scale = bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT)
-        return x, loc.squeeze(-1), log_scale, self.prepare(*raw)
+        loc, raw_scale, *raw = (part for part in torch.split(h, self.sizes, -1))
+        loc, log_scale = loc.squeeze(-1), bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT)
+        if not self.sliding:
+            return x, _Parts(loc, log_scale, loc, None, self.prepare(*raw))
+        shift, raw_zoom, *raw = raw
+        shift = bounded(shift.squeeze(-1), SHIFT_LIMIT)
+        log_zoom = bounded(raw_zoom.squeeze(-1), LOG_ZOOM_LIMIT)
+        zoom = log_zoom.exp()
+        # shift + m(zoom (z - shift)) / zoom, the outer part of it put into location and scale.
+        loc, log_scale = loc + log_scale.exp() * shift, log_scale - log_zoom
+        return x, _Parts(loc, log_scale, -shift * zoom, zoom, self.prepare(*raw))
 
     # Derived quantities.
 
@@ -194,7 +234,12 @@ class Transformer(nn.Module):
 
     def crps(self, y: Tensor, h: Tensor) -> Tensor | None:
         """The CRPS of the map's distribution at y in closed form, or None if there is none."""
-        return None
+        if not self.closed_crps:
+            return None
+        with _full_precision(h):
+            y, parts = self._split(y, h)
+            scale = parts.log_scale.exp()
+            return scale * self.core_crps((y - parts.loc) / scale, parts.shape)
 
     def location_scale(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Location and scale (...) of parameters h (..., n_params)."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["anchored_sum", "by_rows", "find_bin"]
+from ..validation import tracing
+
+__all__ = ["anchored_sum", "by_rows", "clamp_to_bin", "find_bin", "still_outside"]
 
 
 def anchored_sum(bins: int) -> Tensor:
@@ -37,6 +39,28 @@ def find_bin(x: Tensor, knots: Tensor) -> Tensor:
     for knot in inner[1:]:
         k = k + (x >= knot)
     return k
+
+
+def clamp_to_bin(place: Tensor) -> Tensor:
+    """Clamp positions, in units of the width of a bin, to [0, 1], with gradient 1 everywhere.
+
+    A map that continues linearly beyond its last knot has the same slope there as at the knot, and
+    `clamp` has gradient 0 at its ends, where the median of a spline is.
+
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 0.5], requires_grad=True)
+        >>> torch.autograd.grad(clamp_to_bin(x).sum(), x)
+        (tensor([1., 1., 1.]),)
+    """
+    if not (place.requires_grad or tracing()):
+        return place.clamp(0.0, 1.0)
+    fixed = place.detach()
+    return fixed.clamp(0.0, 1.0) + (place - fixed)
+
+
+def still_outside(t: Tensor, place: Tensor) -> Tensor:
+    """t, without gradient where `place` is outside [0, 1]: slopes are constant beyond the knots."""
+    return torch.where((place >= 0.0) & (place <= 1.0), t, t.detach())
 
 
 def by_rows(

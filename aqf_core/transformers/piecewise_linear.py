@@ -59,6 +59,7 @@ class PiecewiseLinear(Transformer):
     """
 
     closed_inverse = True
+    closed_crps = True
     anchored: Tensor
 
     def __init__(
@@ -100,7 +101,7 @@ class PiecewiseLinear(Transformer):
         knots = Knots(*tables)
         piece = self._piece(knots, find_bin(a, knots.position))
         # Probabilities count from the nearer end, so that both tails are equally accurate.
-        log_p = torch.special.log_ndtr(-a.abs())
+        log_p = torch.special.log_ndtr(-piece.side * a)
         share = (piece.side * (piece.log_tail.exp() - log_p.exp()) / piece.mass).clamp(0.0, 1.0)
         beyond = (piece.log_end - log_p).clamp(min=0.0)
         b = piece.value + piece.height * share + piece.side * piece.tail_scale * beyond
@@ -118,17 +119,11 @@ class PiecewiseLinear(Transformer):
         a = -piece.side * log_level_to_base(log_p)
         return restore(a), restore(-_log_slope(a, piece, beyond, log_p)) if slope else None
 
-    def crps(self, y: Tensor, h: Tensor) -> Tensor:
-        """In closed form, see `piecewise_linear_crps`."""
-        y, loc, log_scale, knots = self._split(y, h)
-        scale = log_scale.exp()
-        tail = knots.log_tail.exp()
-        levels = torch.where(knots.position > 0, 1.0 - tail, tail)
-        left, right = knots.tails.unbind(-1)
-        crps = piecewise_linear_crps(
-            levels, knots.value, (y - loc) / scale, left, right, reduction="none"
-        )
-        return scale * crps
+    def core_crps(self, b: Tensor, shape: Knots) -> Tensor:
+        tail = shape.log_tail.exp()
+        levels = torch.where(shape.position > 0, 1.0 - tail, tail)
+        left, right = shape.tails.unbind(-1)
+        return piecewise_linear_crps(levels, shape.value, b, left, right, reduction="none")
 
     def _piece(self, knots: Knots, k: Tensor) -> Piece:
         """The bin k (..., A) of each point, seen from the median."""
