@@ -88,6 +88,10 @@ class ScalarPredictive(Distribution):
         """The inverse of `from_base`: z ~ N(0, 1) when x follows this distribution."""
         return level_to_base(self.cdf(x))
 
+    def base_and_log_prob(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`to_base(x)` and `log_prob(x)`, which most families obtain in one evaluation."""
+        return self.to_base(x), self.log_prob(x)
+
     # The public interface -----------------------------------------------------------------------
 
     @property

@@ -12,6 +12,7 @@ from torch.distributions import constraints
 from .conditioners.independent import Independent
 from .distributions import ScalarPredictive
 from .errors import ShapeError
+from .normal import log_density
 from .objectives import Levels, conditional_loss
 from .spaces import OutputSpace, Support
 from .transformers import Direction, Transformer, make_transformer
@@ -65,6 +66,11 @@ class QuantileDistribution(ScalarPredictive):
     def to_base(self, x: Tensor) -> Tensor:
         """The inverse of `from_base`; z ~ N(0, 1) when x follows this distribution."""
         return self.transformer.to_base(self.space.to_model(x)[0], self.h)
+
+    def base_and_log_prob(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, log_slope = self.space.to_model(x)
+        z, log_dz = self.transformer.to_base_and_slope(y, self.h)
+        return z, log_density(z) + log_dz + log_slope
 
     def _icdf(self, u: Tensor) -> Tensor:
         return self.space.to_data(self.transformer.quantile(u, self.h))

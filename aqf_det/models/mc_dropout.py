@@ -39,3 +39,10 @@ def channel_masks(
     return [
         torch.bernoulli(torch.full((passes, c), keep), generator=generator) / keep for c in channels
     ]
+
+
+def thin(features: Sequence[Tensor], masks: Sequence[Tensor] | None) -> list[Tensor]:
+    """Features (P_l, C) of every level as each pass sees them: (T, P_l, C)."""
+    if masks is None:
+        return [f[None] for f in features]
+    return [f * mask.to(f)[:, None] for f, mask in zip(features, masks, strict=True)]

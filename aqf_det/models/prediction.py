@@ -10,14 +10,13 @@ import torch
 from mmcv.ops import batched_nms
 from mmengine.structures import InstanceData
 from torch import Tensor
-from torch.nn import functional as F
 
 from aqf_core.errors import LevelError, UnknownNameError
 
 from ..datasets.transforms import to_original_pixels
 from .box_distribution import BoxDistribution
 from .coder import Grid, decode_sides
-from .mc_dropout import channel_masks, check_passes
+from .mc_dropout import channel_masks, check_passes, thin
 
 if TYPE_CHECKING:
     from .yolo_head import FlowYOLOHead
@@ -100,61 +99,64 @@ def predict_image(
     passes = check_passes(options.mc_passes, head.dropout.p)
     masks = channel_masks(passes, head.hidden_channels, head.dropout.p, options.mc_seed)
     grid = head.grid(hidden)
-    boxes, scores, labels = (
-        _dense(head, hidden, grid) if masks is None else _dense_mean(head, hidden, grid, masks)
-    )
-    keep, scores, labels = _suppress(boxes, scores, labels, options)
-    distribution = _distribution(head, hidden, grid, keep, boxes[keep], masks)
+    raw = head.flatten(head.raw_maps(hidden))[0]
+    if masks is None:
+        index = torch.arange(len(grid), device=raw.device)
+        boxes, scores = _boxes_and_scores(raw, grid, index)
+    else:
+        index = _promising(raw, options)
+        boxes, scores = _mean_over_passes(head, hidden, grid, index, masks)
+    best, labels = scores.max(-1)
+    kept = _suppress(boxes, best, labels, options)
     result = InstanceData(metainfo={"quantile_levels": options.levels})
-    result.bboxes, result.scores, result.labels = boxes[keep], scores, labels
+    result.bboxes, result.scores, result.labels = boxes[kept], best[kept], labels[kept]
+    distribution = _distribution(head, hidden, grid, index[kept], raw, masks)
     _attach(result, distribution, options)
     return _to_original(result, meta) if rescale else result
 
 
-def _candidates(raw: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Raw outputs (N, 9 + C) -> boxes (N, 4) and class scores (N, C)."""
-    boxes = decode_sides(raw[:, :4], grid.centre, grid.stride)
-    return boxes, raw[:, 9:].sigmoid() * raw[:, 8:9].sigmoid()
+def _boxes_and_scores(raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Raw outputs (..., P, 9 + C) of candidates (P,) -> boxes (..., P, 4), scores (..., P, C)."""
+    boxes = decode_sides(raw[..., :4], grid.centre[index], grid.stride[index])
+    return boxes, raw[..., 9:].sigmoid() * raw[..., 8:9].sigmoid()
 
 
-def _dense(
-    head: FlowYOLOHead, hidden: Sequence[Tensor], grid: Grid
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes (N, 4), scores (N,) and labels (N,) of the deterministic network."""
-    boxes, scores = _candidates(head.flatten(head.raw_maps(hidden))[0], grid)
-    return boxes, *scores.max(-1)
+def _promising(raw: Tensor, options: PredictionOptions) -> Tensor:
+    """Candidates (P,) that may pass the threshold on average over the passes.
+
+    Passes scatter around the deterministic network, so a candidate to which it gives less than a
+    tenth of the threshold is not worth T passes.
+    """
+    confidence = raw[:, 8].sigmoid()
+    index = (confidence > 0.1 * options.score_thr).nonzero().flatten()
+    if len(index) > options.nms_pre:
+        index = index[confidence[index].topk(options.nms_pre).indices]
+    return index
 
 
-def _dense_mean(
-    head: FlowYOLOHead, hidden: Sequence[Tensor], grid: Grid, masks: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes and class scores averaged over the thinned networks."""
-    passes = len(masks[0])
-    box_sum: Tensor | float = 0.0
-    score_sum: Tensor | float = 0.0
-    for t in range(passes):
-        raw = [
-            F.conv2d(h, conv.weight * mask[t].to(conv.weight)[None, :, None, None], conv.bias)
-            for h, conv, mask in zip(hidden, head.output_convs(), masks, strict=True)
-        ]
-        boxes, scores = _candidates(head.flatten(raw)[0], grid)
-        box_sum, score_sum = box_sum + boxes, score_sum + scores
-    assert isinstance(box_sum, Tensor) and isinstance(score_sum, Tensor)
-    return box_sum / passes, *(score_sum / passes).max(-1)
+def _mean_over_passes(
+    head: FlowYOLOHead,
+    hidden: Sequence[Tensor],
+    grid: Grid,
+    index: Tensor,
+    masks: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Boxes (P, 4) and class scores (P, C) averaged over the thinned networks."""
+    features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
+    raw = head.raw_at(features, grid, index, masks)
+    boxes, scores = _boxes_and_scores(raw, grid, index)
+    return boxes.mean(0), scores.mean(0)
 
 
-def _suppress(
-    boxes: Tensor, scores: Tensor, labels: Tensor, options: PredictionOptions
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Hard NMS per class; returns candidate indices, scores and labels, best first."""
+def _suppress(boxes: Tensor, scores: Tensor, labels: Tensor, options: PredictionOptions) -> Tensor:
+    """Hard NMS per class; returns the positions of the kept candidates, best first."""
     index = (scores > options.score_thr).nonzero().flatten()
     if len(index) > options.nms_pre:
         index = index[scores[index].topk(options.nms_pre).indices]
     if len(index) == 0:
-        return index, scores[index], labels[index]
+        return index
     _, kept = batched_nms(boxes[index], scores[index], labels[index], dict(options.nms))
-    index = index[kept[: options.max_per_img]]
-    return index, scores[index], labels[index]
+    return index[kept[: options.max_per_img]]
 
 
 def _distribution(
@@ -162,19 +164,19 @@ def _distribution(
     hidden: Sequence[Tensor],
     grid: Grid,
     index: Tensor,
-    boxes: Tensor,
+    raw: Tensor,
     masks: Sequence[Tensor] | None,
 ) -> BoxDistribution:
-    """The distribution of the kept boxes, in network-input pixels."""
-    image = torch.zeros_like(index)
-    features, raw = head.cells(hidden, grid, image, index, masks)
-    mean, sigma = head.gaussian(raw, grid, index)
-    if masks is None:
-        # The dense map and the gathered cells round differently; the point box is the dense one.
-        mean = boxes[None]
+    """The distribution of the kept candidates (N,), in network-input pixels."""
+    if masks is None and head.branch is None:
+        mean, sigma = head.gaussian(raw[index][None], grid, index)
+        return BoxDistribution.gaussian(mean, sigma)
+    features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
+    at = raw[index][None] if masks is None else head.raw_at(features, grid, index, masks)
+    mean, sigma = head.gaussian(at, grid, index)
     if head.branch is None:
         return BoxDistribution.gaussian(mean, sigma)
-    return head.branch(features, grid.level[index], grid.slot[index], mean, sigma)
+    return head.branch(thin(features, masks), grid.level[index], grid.slot[index], mean, sigma)
 
 
 def _attach(

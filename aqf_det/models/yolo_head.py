@@ -129,12 +129,6 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         shapes = [(int(m.shape[-2]), int(m.shape[-1])) for m in maps]
         return make_grid(shapes, self.strides, self.slots, maps[0].device)
 
-    def raw_at(self, hidden: Tensor, level: int) -> Tensor:
-        """Features (..., 2c) of cells of one level -> raw outputs (..., slots, 9 + C)."""
-        conv = self.output_convs()[level]
-        raw = F.linear(hidden, conv.weight.flatten(1), conv.bias)
-        return raw.float().unflatten(-1, (self.slots, -1))
-
     # ---------------------------------------------------------------- training
 
     def loss(self, maps: Sequence[Tensor], batch_data_samples: SampleList) -> dict[str, Tensor]:
@@ -204,50 +198,71 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         """Stage-2 loss of the branch at the positive cells; the trunk only supplies features."""
         if self.branch is None:
             raise RuntimeError("stage 2 needs a flow branch; this head has none.")
-        features, raw = self.cells(hidden, grid, assigned.image, assigned.index)
+        features = self.cell_features(hidden, grid, assigned.image, assigned.index)
+        features = [self.dropout(f) for f in features]
+        raw = self.raw_at(features, grid, assigned.index)
         mean, sigma = self.gaussian(raw, grid, assigned.index)
         level, slot = grid.level[assigned.index], grid.slot[assigned.index]
-        loss = self.branch.loss(features, level, slot, mean, sigma, assigned.boxes)
+        loss = self.branch.loss(
+            [f[None] for f in features], level, slot, mean, sigma, assigned.boxes
+        )
         total = (loss * assigned.weights).sum() / assigned.weights.sum().clamp_min(1.0)
         # An image without objects must still touch every parameter, or distributed training hangs.
         return {"loss_flow": total + 0.0 * sum(p.sum() for p in self.branch.parameters())}
 
     # ---------------------------------------------------------------- boxes of chosen cells
 
-    def cells(
-        self,
-        hidden: Sequence[Tensor],
-        grid: Grid,
-        image: Tensor,
-        index: Tensor,
-        masks: Sequence[Tensor] | None = None,
-    ) -> tuple[list[Tensor], Tensor]:
-        """Features and raw outputs of chosen candidates.
+    def cell_features(
+        self, hidden: Sequence[Tensor], grid: Grid, image: Tensor, index: Tensor
+    ) -> list[Tensor]:
+        """Features (P_l, 2c) of the cells of chosen candidates, level by level.
 
         Args:
             hidden: Feature maps of every level.
             grid: The candidates.
             image: (P,) image of each candidate.
             index: (P,) index into the grid.
-            masks: Dropout masks (T, 2c) of every level, or None.
-
-        Returns:
-            Per level the features (T, P_l, 2c) (T = 1 without masks) and the raw outputs (T, P, 9 +
-            C).
         """
-        level, y, x, slot = grid.locate(index)
-        features: list[Tensor] = []
-        raw = hidden[0].new_zeros(
-            (1 if masks is None else len(masks[0]), len(index), 9 + self.num_classes)
-        )
-        raw = raw.float()
+        level, y, x, _ = grid.locate(index)
+        features = []
         for i, h in enumerate(hidden):
             mine = (level == i).nonzero().flatten()
-            f = h[image[mine], :, y[mine], x[mine]][None]
-            f = self.dropout(f) if masks is None else f * masks[i].to(f)[:, None]
-            raw[:, mine] = self.raw_at(f, i)[:, torch.arange(len(mine)), slot[mine]]
-            features.append(f)
-        return features, raw
+            features.append(h[image[mine], :, y[mine], x[mine]])
+        return features
+
+    def raw_at(
+        self,
+        features: Sequence[Tensor],
+        grid: Grid,
+        index: Tensor,
+        masks: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """Raw outputs (T, P, 9 + C) of chosen candidates from their features.
+
+        Args:
+            features: As :meth:`cell_features` returns them.
+            grid: The candidates.
+            index: (P,) index into the grid.
+            masks: Dropout masks (T, 2c) of every level, or None for one pass (T = 1).
+        """
+        passes = 1 if masks is None else len(masks[0])
+        size = 9 + self.num_classes
+        level, slot = grid.level[index], grid.slot[index]
+        raw = torch.zeros(passes, len(index), size, device=index.device)
+        for i, conv in enumerate(self.output_convs()):
+            assert conv.bias is not None
+            weights = conv.weight.flatten(1).unflatten(0, (self.slots, 1, size))
+            if masks is not None:
+                weights = weights * masks[i].to(weights)[:, None]
+            for k, bias in enumerate(conv.bias.unflatten(0, (self.slots, size))):
+                rows = ((level == i) & (slot == k)).nonzero().flatten()
+                mine = (slot[level == i] == k).nonzero().flatten()
+                # One product for all passes: (P_k, C) x (C, T (9 + C)).
+                out = F.linear(features[i][mine], weights[k].flatten(0, 1))
+                raw[:, rows] = (
+                    out.unflatten(-1, (passes, size)).movedim(1, 0).float() + bias.float()
+                )
+        return raw
 
     def gaussian(self, raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
         """Stage-1 mean and standard deviation (..., P, 4) in network-input pixels."""

@@ -208,3 +208,26 @@ def test_errors() -> None:
         MixturePredictive(two, torch.ones(3))
     with pytest.raises(DomainError, match="non-negative"):
         MixturePredictive(two, torch.tensor([1.5, -0.5]))
+
+
+@pytest.mark.parametrize("make", [_gaussians, _different])
+@pytest.mark.parametrize("count", [1, 9, 199])
+@pytest.mark.parametrize("tail", [False, True])
+def test_many_levels_at_once_agree_with_single_ones(make, count, tail) -> None:
+    mixture = make()
+    edge = 1e-9 if tail else 2e-3
+    levels = torch.linspace(edge, 1 - edge, count, dtype=torch.float64)
+    with torch.no_grad():
+        many = mixture.quantiles(levels)
+        single = mixture.icdf(levels.reshape(-1, 1).expand(count, 2)).T
+        assert many.shape == (2, count)
+        assert torch.allclose(mixture.cdf(many.T).T, levels.expand(2, count), rtol=1e-7, atol=0)
+        assert torch.allclose(many, single, rtol=1e-4, atol=1e-6)
+
+
+def test_quantiles_at_many_levels_have_gradients() -> None:
+    loc = LOC.clone().requires_grad_()
+    mixture = MixturePredictive(GaussianPredictive(loc, SCALE), WEIGHTS)
+    mixture.quantiles(torch.tensor([0.1, 0.9], dtype=torch.float64)).sum().backward()
+    # Shifting every component shifts every quantile.
+    assert torch.allclose(loc.grad.sum(0), torch.full((2,), 2.0, dtype=torch.float64))
