@@ -13,8 +13,11 @@ model = dict(
         assigner=dict(limits=(24, 96)),
     ),
 )
-stage1_epochs = 24
-train_cfg = dict(max_epochs=stage1_epochs, val_interval=8)
-optim_wrapper = dict(optimizer=dict(lr=2e-3))
-param_scheduler = [dict(type="RestartedMultiStepLR", milestones=[16, 21], restarts=[stage1_epochs])]
+stage1_epochs = 10
+max_epochs = 14
+train_cfg = dict(max_epochs=stage1_epochs, val_interval=5)
+# From scratch the first gradients are hundreds of times larger than later ones; without a low bound
+# on them and a short memory Adam would take tiny steps for a thousand iterations.
+optim_wrapper = dict(optimizer=dict(lr=3e-3, betas=(0.9, 0.99)), clip_grad=dict(max_norm=10.0))
+param_scheduler = [dict(type="RestartedCosineLR", starts=[0, stage1_epochs], total=max_epochs)]
 custom_hooks = [dict(type="TwoStageHook", stage1_epochs=stage1_epochs)]

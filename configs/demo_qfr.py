@@ -3,4 +3,4 @@
 _base_ = ["demo_gaussian.py"]
 
 model = dict(bbox_head=dict(flow=dict(_delete_=True, kind="quantile", transformer="spline")))
-train_cfg = dict(max_epochs=36)
+train_cfg = dict(max_epochs=14)

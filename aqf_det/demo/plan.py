@@ -48,17 +48,19 @@ class DemoSize:
         val: Validation images.
         test: Test images.
         image_size: Side of the images in pixels.
-        stage1_epochs: Epochs of the detector; the config's by default.
-        stage2_epochs: Epochs of each branch; the config's by default.
+        epochs: Epochs of the detector.
+        feature_rounds: Passes, with random flips, that collect the frozen detector's features.
+        branch_steps: Steps of 128 objects for each branch.
         gallery: Pictures drawn.
         seed: Seed of the data.
     """
 
-    train: int = 800
+    train: int = 2400
     val: int = 100
-    test: int = 300
+    test: int = 400
     image_size: int = 160
-    stage1_epochs: int | None = None
-    stage2_epochs: int | None = None
+    epochs: int = 10
+    feature_rounds: int = 2
+    branch_steps: int = 1200
     gallery: int = 12
     seed: int = 0

@@ -6,16 +6,20 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mmdet.registry import MODELS
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner, load_checkpoint
 
 from ..datasets.demo_scenes import generate_demo_dataset
 from ..engine import running
+from ..engine.cached_branch import CellCache, collect_cells, save_detector, train_branch
 from .plan import BRANCHES, DETECTOR, QFR, VARIANTS, DemoSize, Variant
 from .progress import Step, output_to
 from .report import write_report
@@ -62,15 +66,18 @@ class Demo:
     def steps(self) -> list[Step]:
         """Everything to be done, in order. Seconds are those of two cores."""
         self._claim_folder()
+        train = self.checkpoint(DETECTOR).is_file
         steps = [
-            Step("generate the scenes", 25, self._has_data, self._generate),
-            self._training(DETECTOR, "train the detector", 170),
+            Step("generate the scenes", 20, self._has_data, self._generate),
+            Step("train the detector", 200, train, self._train_detector),
+            Step("collect its features", 20, self.features.is_file, self._collect_features),
         ]
-        steps += [self._training(v, f"train {v.title} on it", 25) for v in BRANCHES]
-        steps += [
-            Step(f"test {v.title}", 10, partial(self._is_tested, v), partial(self._test, v))
-            for v in VARIANTS
-        ]
+        for variant in BRANCHES:
+            done, run = self.checkpoint(variant).is_file, partial(self._train_branch, variant)
+            steps.append(Step(f"train the branch: {variant.title}", 10, done, run))
+        for variant in VARIANTS:
+            tested, run = partial(self._is_tested, variant), partial(self._test, variant)
+            steps.append(Step(f"test: {variant.title}", 10, tested, run))
         steps.append(Step("draw and compare", 15, self._is_reported, self._report))
         return steps
 
@@ -106,8 +113,14 @@ class Demo:
         return self.out / variant.name
 
     def checkpoint(self, variant: Variant) -> Path:
-        """Its last checkpoint."""
-        return self.folder(variant) / f"epoch_{self.config(variant).train_cfg.max_epochs}.pth"
+        """Its final weights."""
+        name = f"epoch_{self.size.epochs}.pth" if variant is DETECTOR else "branch.pth"
+        return self.folder(variant) / name
+
+    @property
+    def features(self) -> Path:
+        """The frozen detector's features at the training objects."""
+        return self.folder(DETECTOR) / "features.pth"
 
     def config_file(self, variant: Variant) -> Path:
         """Its complete config, for tools/test.py and tools/visualize.py."""
@@ -130,9 +143,8 @@ class Demo:
         )
         _set_data_root(cfg, str(self.data) + "/", self.size.image_size)
         cfg.model.bbox_head.flow.update(variant.flow)
-        _set_epochs(cfg, self.size, branch=variant is not DETECTOR)
-        if variant is not DETECTOR:
-            cfg.load_from = str(self.checkpoint(DETECTOR))
+        if variant is DETECTOR:
+            _set_epochs(cfg, self.size.epochs)
         return cfg
 
     def _claim_folder(self) -> None:
@@ -144,47 +156,72 @@ class Demo:
             )
         self.out.mkdir(parents=True, exist_ok=True)
         known = json.loads(marker.read_text()) if marker.is_file() else {}
-        now = {variant.name: self._fingerprint(variant) for variant in VARIANTS}
+        now = {"data": self._data_options()}
+        now.update({variant.name: self._fingerprint(variant) for variant in VARIANTS})
         for name, value in now.items():
             if known.get(name, value) != value:
                 shutil.rmtree(self.out / name, ignore_errors=True)
         if known != now:
-            self.metrics_file(VARIANTS[0]).unlink(missing_ok=True)
             (self.out / "results.json").unlink(missing_ok=True)
             marker.write_text(json.dumps(now, indent=2) + "\n")
 
+    def _data_options(self) -> dict[str, int]:
+        size = self.size
+        return {
+            "n_train": size.train,
+            "n_val": size.val,
+            "n_test": size.test,
+            "image_size": size.image_size,
+            "seed": size.seed,
+        }
+
     def _fingerprint(self, variant: Variant) -> str:
         """Changes with anything the variant's result depends on, its detector included."""
-        text = self.config(variant).pretty_text + json.dumps(asdict(self.size))
+        text = self.config(variant).pretty_text + json.dumps(self._data_options())
         if variant is not DETECTOR:
-            text += self._fingerprint(DETECTOR)
+            text += f"{self._fingerprint(DETECTOR)} {self.size.branch_steps}"
+        else:
+            text += f" {self.size.feature_rounds}"
         return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def _has_data(self) -> bool:
         return (self.data / "dataset.json").is_file()
 
     def _generate(self, report: Report) -> None:
-        size = self.size
-        generate_demo_dataset(
-            self.data,
-            n_train=size.train,
-            n_val=size.val,
-            n_test=size.test,
-            image_size=size.image_size,
-            seed=size.seed,
-        )
+        generate_demo_dataset(self.data, **self._data_options())
 
-    def _training(self, variant: Variant, title: str, seconds: float) -> Step:
-        done = self.checkpoint(variant).is_file
-        return Step(title, seconds, done, partial(self._train, variant))
-
-    def _train(self, variant: Variant, report: Report) -> None:
-        cfg = self.config(variant)
-        if (self.folder(variant) / "last_checkpoint").is_file():
+    def _train_detector(self, report: Report) -> None:
+        cfg = self.config(DETECTOR)
+        if (self.folder(DETECTOR) / "last_checkpoint").is_file():
             running.set_resume(cfg, "auto")
         with output_to(self.log):
             running.train(cfg, hooks=[ShareHook(report)])
-        self.config(variant).dump(self.config_file(variant))
+        self.config(DETECTOR).dump(self.config_file(DETECTOR))
+
+    def _collect_features(self, report: Report) -> None:
+        cfg = self.config(DETECTOR)
+        with output_to(self.log):
+            detector = self._detector(DETECTOR, self.checkpoint(DETECTOR))
+            loader = Runner.build_dataloader(cfg.train_dataloader, seed=self.size.seed)
+            cells = collect_cells(detector, loader, self.size.feature_rounds, report)
+        cells.save(self.features)
+
+    def _train_branch(self, variant: Variant, report: Report) -> None:
+        with output_to(self.log):
+            detector = self._detector(variant, self.checkpoint(DETECTOR))
+            cells = CellCache.load(self.features)
+            train_branch(detector, cells, self.size.branch_steps, batch_size=128, report=report)
+            self.config(variant).dump(self.config_file(variant))
+            meta = dict(self.config(variant).metainfo)
+            save_detector(detector, self.checkpoint(variant), meta)
+
+    def _detector(self, variant: Variant, checkpoint: Path) -> Any:
+        """The variant's detector with the weights of a checkpoint."""
+        cfg = self.config(variant)
+        init_default_scope(cfg.default_scope)
+        detector = MODELS.build(cfg.model)
+        load_checkpoint(detector, str(checkpoint), map_location="cpu")
+        return detector
 
     def _is_tested(self, variant: Variant) -> bool:
         return self.metrics_file(variant).is_file() and self.pairs_file(variant).is_file()
@@ -216,10 +253,10 @@ def _set_data_root(cfg: Config, root: str, image_size: int) -> None:
                 step.size = image_size
 
 
-def _set_epochs(cfg: Config, size: DemoSize, branch: bool) -> None:
-    """Shorten the schedule; the learning rate keeps its shape over the new number of epochs."""
-    stage1, stage2 = cfg.stage1_epochs, cfg.train_cfg.max_epochs - cfg.stage1_epochs
-    new1 = size.stage1_epochs or stage1
-    new2 = (size.stage2_epochs or stage2) if branch else 0
-    cfg.stage1_epochs = new1
-    cfg.train_cfg.max_epochs = new1 + new2
+def _set_epochs(cfg: Config, epochs: int) -> None:
+    """Change the length of stage 1; the learning rate keeps its shape."""
+    cfg.train_cfg.max_epochs = epochs
+    cfg.train_cfg.val_interval = epochs + 1  # the test follows anyway
+    cfg.param_scheduler[0].update(starts=[0], total=epochs)
+    cfg.default_hooks.checkpoint.interval = 1
+    cfg.custom_hooks = []

@@ -135,16 +135,20 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         """Losses of the current stage for a batch."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and int(self.stage) == 1):
             hidden = self.hidden(maps)
-        objects = [_objects(sample) for sample in batch_data_samples]
-        ignored = [_ignored_boxes(sample, maps[0]) for sample in batch_data_samples]
         grid = self.grid(hidden)
-        boxes, labels, weights = zip(*objects, strict=True)
-        assigned = self.assigner.assign(grid, boxes, labels, weights)
+        assigned = self.assign(grid, batch_data_samples)
         if int(self.stage) == 2:
             return self.flow_loss(hidden, grid, assigned)
+        boxes = [_objects(sample)[0] for sample in batch_data_samples]
+        ignored = [_ignored_boxes(sample, maps[0]) for sample in batch_data_samples]
         area = float(self.strides[0] ** 2 * hidden[0].shape[-2] * hidden[0].shape[-1])
         every = [torch.cat(pair) for pair in zip(boxes, ignored, strict=True)]
         return self.loss_by_feat(self.flatten(self.raw_maps(hidden)), grid, assigned, every, area)
+
+    def assign(self, grid: Grid, samples: SampleList) -> Assignment:
+        """The positive candidates of a batch."""
+        boxes, labels, weights = zip(*(_objects(sample) for sample in samples), strict=True)
+        return self.assigner.assign(grid, boxes, labels, weights)
 
     def loss_by_feat(
         self,
@@ -196,9 +200,15 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         self, hidden: Sequence[Tensor], grid: Grid, assigned: Assignment
     ) -> dict[str, Tensor]:
         """Stage-2 loss of the branch at the positive cells; the trunk only supplies features."""
+        features = self.cell_features(hidden, grid, assigned.image, assigned.index)
+        return self.flow_loss_at(features, grid, assigned)
+
+    def flow_loss_at(
+        self, features: Sequence[Tensor], grid: Grid, assigned: Assignment
+    ) -> dict[str, Tensor]:
+        """Stage-2 loss from the features of the positive cells, as `cell_features` returns them."""
         if self.branch is None:
             raise RuntimeError("stage 2 needs a flow branch; this head has none.")
-        features = self.cell_features(hidden, grid, assigned.image, assigned.index)
         features = [self.dropout(f) for f in features]
         raw = self.raw_at(features, grid, assigned.index)
         mean, sigma = self.gaussian(raw, grid, assigned.index)

@@ -1,0 +1,179 @@
+"""Stage 2 without the trunk: its features are collected once, then branches train on them.
+
+In stage 2 the trunk is frozen, so where augmentation does not change from epoch to epoch its
+features do not either. Several branches can then share one pass through the trunk, and each of them
+trains in seconds. The loss is the head's own stage-2 loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.runner.checkpoint import save_checkpoint
+from torch import Tensor
+
+from ..models.assigner import Assignment
+from ..models.coder import Grid, make_grid
+from ..models.detector import FlowDetector
+
+Report = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class CellCache:
+    """The trunk's features at the cells of all training objects.
+
+    Attributes:
+        shapes: (height, width) of every level; the same for all images.
+        features: Per level (P_l, c_l), the objects of that level in order.
+        index: (P,) cell of each object in the grid.
+        boxes: (P, 4) xyxy in network-input pixels.
+        labels: (P,) classes.
+        weights: (P,) mix-up weights.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    features: tuple[Tensor, ...]
+    index: Tensor
+    boxes: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, chosen: Tensor, grid: Grid) -> tuple[list[Tensor], Assignment]:
+        """Features and objects of the chosen rows (B,)."""
+        level = grid.level[self.index]
+        features = []
+        for i, values in enumerate(self.features):
+            row = (level == i).cumsum(0) - 1
+            features.append(values[row[chosen[level[chosen] == i]]])
+        objects = Assignment(
+            image=torch.zeros_like(chosen),
+            index=self.index[chosen],
+            boxes=self.boxes[chosen],
+            labels=self.labels[chosen],
+            weights=self.weights[chosen],
+        )
+        return features, objects
+
+    def save(self, path: Path) -> None:
+        """Write the cache; the file appears only once it is complete."""
+        partial = path.with_suffix(".partial")
+        torch.save(dict(self.__dict__), partial)
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> CellCache:
+        """Read what :meth:`save` wrote."""
+        return cls(**torch.load(path, weights_only=True))
+
+
+def collect_cells(
+    detector: FlowDetector, loader: Iterable[Any], rounds: int = 1, report: Report | None = None
+) -> CellCache:
+    """Pass the training images through the trunk, ``rounds`` times with their random augmentation.
+
+    Args:
+        detector: Trained in stage 1.
+        loader: The training data loader; all its images must have the same size.
+        rounds: Passes over the data.
+        report: Called with the finished share.
+    """
+    head = detector.bbox_head
+    was_training = detector.training
+    detector.eval()
+    features: list[list[Tensor]] = [[] for _ in head.strides]
+    objects: list[Assignment] = []
+    grid: Grid | None = None
+    total = rounds * len(loader)  # type: ignore[arg-type]
+    for turn in range(rounds):
+        for step, batch in enumerate(loader):
+            ready = detector.data_preprocessor(batch, True)
+            with torch.no_grad():
+                hidden = head.hidden(detector.extract_feat(ready["inputs"]))
+            here = head.grid(hidden)
+            if grid is not None and here.shapes != grid.shapes:
+                raise ValueError(
+                    "the features of images of different sizes cannot be cached together; train "
+                    "stage 2 with tools/train.py instead."
+                )
+            grid = here
+            found = head.assign(grid, ready["data_samples"])
+            objects.append(found)
+            for store, values in zip(
+                features, head.cell_features(hidden, grid, found.image, found.index), strict=True
+            ):
+                store.append(values.cpu())
+            if report is not None:
+                report((turn * total / rounds + step + 1) / total)
+    detector.train(was_training)
+    if grid is None:
+        raise ValueError("the training data set is empty.")
+    return CellCache(
+        shapes=grid.shapes,
+        features=tuple(torch.cat(values) for values in features),
+        index=torch.cat([item.index for item in objects]).cpu(),
+        boxes=torch.cat([item.boxes for item in objects]).cpu(),
+        labels=torch.cat([item.labels for item in objects]).cpu(),
+        weights=torch.cat([item.weights for item in objects]).cpu(),
+    )
+
+
+def train_branch(
+    detector: FlowDetector,
+    cells: CellCache,
+    steps: int,
+    batch_size: int = 64,
+    lr: float = 2e-3,
+    seed: int = 0,
+    report: Report | None = None,
+) -> None:
+    """Train the flow branch of a detector on cached features: Adam, one rise and fall of the rate.
+
+    Args:
+        detector: Its trunk must be the one the features come from.
+        cells: The features.
+        steps: Optimisation steps.
+        batch_size: Objects per step.
+        lr: Highest learning rate.
+        seed: Seed of batches and levels.
+        report: Called with the finished share.
+    """
+    head = detector.bbox_head
+    detector.set_stage(2)
+    detector.train()
+    grid = make_grid(cells.shapes, head.strides, head.slots)
+    parameters = list(head.branch.parameters())
+    optimizer = torch.optim.Adam(parameters, lr, betas=(0.9, 0.99))
+    torch.manual_seed(seed)
+    rise = max(1, steps // 10)
+    for step in range(steps):
+        fall = 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, (step + 1) / rise) * fall
+        chosen = torch.randint(len(cells), (batch_size,))
+        features, objects = cells.batch(chosen, grid)
+        loss = head.flow_loss_at(features, grid, objects)["loss_flow"]
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 10.0)
+        optimizer.step()
+        if report is not None:
+            report((step + 1) / steps)
+    detector.eval()
+
+
+def save_detector(detector: FlowDetector, path: Path, dataset_meta: dict[str, Any]) -> None:
+    """Write a checkpoint as a training run does; it appears only once it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    content = {"state_dict": detector.state_dict(), "meta": {"dataset_meta": dataset_meta}}
+    save_checkpoint(content, str(partial))
+    partial.replace(path)
