@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..validation import tracing
-
-__all__ = ["anchored_sum", "by_rows", "clamp_to_bin", "find_bin", "still_outside"]
+__all__ = ["anchored_sum", "by_rows", "clamp_to_bin", "find_bin"]
 
 
 def anchored_sum(bins: int) -> Tensor:
@@ -41,26 +39,26 @@ def find_bin(x: Tensor, knots: Tensor) -> Tensor:
     return k
 
 
-def clamp_to_bin(place: Tensor) -> Tensor:
-    """Clamp positions, in units of the width of a bin, to [0, 1], with gradient 1 everywhere.
+def clamp_to_bin(place: Tensor, exact: bool = False) -> Tensor:
+    """Clamp positions, in units of the width of a bin, to [0, 1].
 
-    A map that continues linearly beyond its last knot has the same slope there as at the knot, and
-    `clamp` has gradient 0 at its ends, where the median of a spline is.
+    The gradient is 1 inside *and at* the ends: `clamp` has gradient 0 there, which is where the
+    median of a spline is.
+
+    Args:
+        place: any shape.
+        exact: whether the result must not leave [0, 1] by a rounding unit, which is slower.
 
     Example:
-        >>> x = torch.tensor([-2.0, 0.0, 0.5], requires_grad=True)
+        >>> x = torch.tensor([-2.0, 0.0, 0.5, 1.0], requires_grad=True)
         >>> torch.autograd.grad(clamp_to_bin(x).sum(), x)
-        (tensor([1., 1., 1.]),)
+        (tensor([0., 1., 1., 1.]),)
     """
-    if not (place.requires_grad or tracing()):
-        return place.clamp(0.0, 1.0)
-    fixed = place.detach()
-    return fixed.clamp(0.0, 1.0) + (place - fixed)
-
-
-def still_outside(t: Tensor, place: Tensor) -> Tensor:
-    """t, without gradient where `place` is outside [0, 1]: slopes are constant beyond the knots."""
-    return torch.where((place >= 0.0) & (place <= 1.0), t, t.detach())
+    if exact:
+        inside = (place >= 0.0) & (place <= 1.0)
+        return torch.where(inside, place, place.detach().clamp(0.0, 1.0))
+    slack = torch.finfo(place.dtype).eps
+    return place.clamp(-slack, 1.0 + 2.0 * slack)
 
 
 def by_rows(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Direction, Transformer
-from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin, still_outside
+from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin
 from .positive import exp_bounded
 
 __all__ = ["RationalQuadraticSpline"]
@@ -99,14 +99,14 @@ class RationalQuadraticSpline(Transformer):
         d0, d1 = _slopes_at(raw_slope, k)
         # Everything below is chosen for few passes over memory, forwards and backwards.
         t = clamp_to_bin(place)
-        outside = (place - t).detach()
+        outside = place - t
         q, denominator = _denominator(t, s, d0, d1)
         rise = s * torch.addcmul(s * (t * t), d0, q) / denominator
         tail = outside.clamp(min=0.0) * d1 + outside.clamp(max=0.0) * d0
         b = b0 + w * (rise + tail)
         if not slope:
             return restore(b), None
-        return restore(b), restore(_log_slope(still_outside(t, place), s, d0, d1))
+        return restore(b), restore(_log_slope(t, s, d0, d1))
 
     def core_inverse(self, b: Tensor, shape: Knots, slope: bool) -> tuple[Tensor, Tensor | None]:
         b, (value, secant, raw_slope, *grid), restore = by_rows(
@@ -117,13 +117,14 @@ class RationalQuadraticSpline(Transformer):
         d0, d1 = _slopes_at(raw_slope, k)
         w = grid[1].gather(-1, k) if grid else self.bin_width
         place = (b - value.gather(-1, k)) / (w * s)
-        share = clamp_to_bin(place)
+        share = clamp_to_bin(place, exact=True)
         # m(a) = b is quadratic in t; in these terms its root is free of cancellation.
-        low, high = 2.0 * s * share, 2.0 * s * (1.0 - share)
-        tilt = d0 * (1.0 - share) - d1 * share
+        rest = 1.0 - share
+        low, high = 2.0 * s * share, 2.0 * s * rest
+        tilt = d0 * rest - d1 * share
         root = tilt.abs() + torch.addcmul(low * high, tilt, tilt).sqrt()
         t = torch.where(tilt >= 0, low / (low + root), root / (root + high))
-        outside = s * (place - share).detach()
+        outside = s * (place - share)
         position = t + outside.clamp(min=0.0) / d1 + outside.clamp(max=0.0) / d0
         if grid:
             a = grid[0].gather(-1, k) + w * position
@@ -131,7 +132,7 @@ class RationalQuadraticSpline(Transformer):
             a = (position + k) * self.bin_width - self.bound
         if not slope:
             return restore(a), None
-        return restore(a), restore(-_log_slope(still_outside(t, place), s, d0, d1))
+        return restore(a), restore(-_log_slope(t, s, d0, d1))
 
     def extra_repr(self) -> str:
         return (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import Direction, Transformer
-from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin, still_outside
+from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin
 from .positive import exp_bounded
 
 __all__ = ["Unconstrained"]
@@ -94,13 +94,12 @@ class Unconstrained(Transformer):
         k, place = first.long(), place - first
         d0, d1 = slopes.gather(-1, k), slopes.gather(-1, k + 1)
         t = clamp_to_bin(place)
-        outside = (place - t).detach()
+        outside = place - t
         inside = t * (d0 * (1.0 - 0.5 * t) + d1 * (0.5 * t))
         tail = outside.clamp(min=0.0) * d1 + outside.clamp(max=0.0) * d0
         b = values.gather(-1, k) + self.bin_width * (inside + tail)
         if not slope:
             return restore(b), None
-        t = still_outside(t, place)
         return restore(b), restore((d0 * (1.0 - t) + d1 * t).log())
 
     def core_inverse(self, b: Tensor, shape: Knots, slope: bool) -> tuple[Tensor, Tensor | None]:
@@ -111,17 +110,15 @@ class Unconstrained(Transformer):
         # d0 t + (d1 - d0) t^2 / 2 = rise; the squared slope is linear in the share of the rise.
         mean = 0.5 * (d0 + d1)
         place = rise / mean
-        share = clamp_to_bin(place)
+        share = clamp_to_bin(place, exact=True)
         steep = (d0 * d0 * (1.0 - share) + d1 * d1 * share).sqrt()
-        outside = mean * (place - share).detach()
+        outside = mean * (place - share)
         t = 2.0 * mean * share / (d0 + steep)
         t = t + outside.clamp(min=0.0) / d1 + outside.clamp(max=0.0) / d0
         a = (t + k) * self.bin_width - self.bound
         if not slope:
             return restore(a), None
-        # The slope at b has a gradient through the share only between the knots.
-        share = still_outside(share, place)
-        return restore(a), restore(-0.5 * (d0 * d0 * (1.0 - share) + d1 * d1 * share).log())
+        return restore(a), restore(-steep.log())
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, bins={self.bins}, bound={self.bound}"
