@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -154,22 +154,25 @@ class BoxDistribution:
             return self._like.new_zeros((0, len(levels), 4))
         if self._marginals is not None:
             return self.marginal().quantiles(levels.to(self._like)).movedim(-1, 1)
-        samples = self.samples(MARGINAL_SAMPLES)
-        return torch.quantile(samples, levels.to(samples), dim=1).movedim(0, 1)
+        return torch.quantile(self._draws, levels.to(self._draws), dim=1).movedim(0, 1)
 
     def variance_parts(self) -> tuple[Tensor, Tensor]:
         """Variance within passes (aleatoric) and of their means (epistemic), each (N, 4)."""
         if self.boxes == 0:
             return self._like.new_zeros((0, 4)), self._like.new_zeros((0, 4))
         if self._marginals is None:
-            groups = self.samples(max(1, MARGINAL_SAMPLES // self.passes) * self.passes)
-            groups = groups.unflatten(1, (-1, self.passes))
+            groups = self._draws.unflatten(1, (-1, self.passes))
             mean, variance = groups.mean(1).movedim(1, 0), groups.var(1).movedim(1, 0)
         elif self._marginals.is_gaussian:
             mean, variance = self._marginals.sides.mean, self._marginals.sides.sigma.square()
         else:
             mean, variance = self._marginals.moments()
         return variance.mean(0), mean.var(0, correction=0)
+
+    @cached_property
+    def _draws(self) -> Tensor:
+        """The samples (N, S, 4) behind marginals, as many from each pass."""
+        return self.samples(max(2, MARGINAL_SAMPLES // self.passes) * self.passes)
 
     def samples(self, count: int) -> Tensor:
         """Joint samples (N, S, 4); sample s comes from pass s modulo T."""
