@@ -115,7 +115,7 @@ def _expand(
         too_low = f_and_slope(high)[0] < target
         if not bool((too_high | too_low).any()):
             return low, high
-        reach = 4.0 * (high - low) + 1e-3
+        reach = 4.0 * (high - low) + 1e-3 * (1.0 + high.abs())
         low = torch.where(too_high, low - reach, low)
         high = torch.where(too_low, high + reach, high)
     raise DomainError(
