@@ -86,6 +86,8 @@ def build(variant: Variant, device: str) -> tuple[Config, Any]:
     cfg = Config.fromfile(CONFIGS / variant.config)
     init_default_scope("mmdet")
     cfg.model.backbone.weights = None
+    # One size for all rounds: multi-scale training would compare different sizes.
+    cfg.model.data_preprocessor.batch_augments = None
     cfg.model.test_cfg.update(variant.test_cfg)
     # Untrained scores are tiny; without a threshold every picture keeps max_per_img boxes.
     cfg.model.test_cfg.score_thr = 0.0
@@ -191,6 +193,9 @@ def training_set(root: Path, size: int, count: int) -> Config:
         metainfo={"classes": ("digit_0", "digit_4", "digit_7")},
     )
     dataset.dataset = one
+    for step in dataset.pipeline:
+        if step.type == "Letterbox":
+            step.size = size
     return dataset
 
 
@@ -220,10 +225,7 @@ def measure_training(size: int, batch_size: int, rounds: int, device: str) -> di
                 losses["loss_flow"].backward()
                 optimizer.step()
 
-            # Multi-scale training draws a size per batch: draw the same one for both.
-            seed = torch.random.get_rng_state()
             forward_time = timed(forward, device)
-            torch.random.set_rng_state(seed)
             step_time = timed(step, device)
             if turn:  # the first round warms up
                 load_times.append(load)

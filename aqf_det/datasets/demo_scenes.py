@@ -17,7 +17,7 @@ import functools
 import json
 import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +47,7 @@ GRID = 16  # pixels; the stride of the detector's level for objects of this size
 EXTENT = 0.6  # largest hidden extension relative to the plate's breadth
 BREADTH = (34.0, 46.0)
 HIDDEN_SHARE = 0.7
-_FORMAT_VERSION = 2
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -270,6 +270,7 @@ def generate_demo_dataset(
     n_test: int = 300,
     image_size: int = 160,
     seed: int = 0,
+    report: Callable[[float], None] | None = None,
 ) -> Path:
     """Write the data set as a VOC tree (JPEGImages, Annotations, ImageSets/Main); deterministic by
     seed.
@@ -284,6 +285,7 @@ def generate_demo_dataset(
         n_test: Test images.
         image_size: Side of the square images, a multiple of 32 from 128 on.
         seed: Seed of everything random.
+        report: Called with the finished share after every image.
 
     Returns:
         ``root`` as a path.
@@ -294,15 +296,21 @@ def generate_demo_dataset(
         raise ValueError(f"image_size must be a multiple of 32 from 128 on, got {image_size}.")
     if min(counts.values()) < 0 or sum(counts.values()) == 0:
         raise ValueError(f"image counts must be non-negative and not all 0, got {counts}.")
-    parameters = {"format": _FORMAT_VERSION, **counts, "image_size": image_size, "seed": seed}
+    parameters = {"format": FORMAT_VERSION, **counts, "image_size": image_size, "seed": seed}
     if _existing_parameters(root) == parameters:
         return root
     partial = root.with_name(root.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (partial / name).mkdir(parents=True)
+    written = 0
     for split, (split_name, count) in enumerate(counts.items()):
-        names = list(_write_split(partial, split, split_name, count, image_size, seed))
+        names = []
+        for name in _write_split(partial, split, split_name, count, image_size, seed):
+            names.append(name)
+            written += 1
+            if report is not None:
+                report(written / sum(counts.values()))
         listing = "".join(f"{name}\n" for name in names)
         (partial / "ImageSets/Main" / f"{split_name}.txt").write_text(listing)
     (partial / "dataset.json").write_text(json.dumps(parameters, indent=2) + "\n")

@@ -17,7 +17,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner, load_checkpoint
 
-from ..datasets.demo_scenes import generate_demo_dataset
+from ..datasets.demo_scenes import FORMAT_VERSION, generate_demo_dataset
 from ..engine import running
 from ..engine.cached_branch import CellCache, collect_cells, save_detector, train_branch
 from .plan import BRANCHES, DETECTOR, QFR, VARIANTS, DemoSize, Variant
@@ -156,7 +156,7 @@ class Demo:
             )
         self.out.mkdir(parents=True, exist_ok=True)
         known = json.loads(marker.read_text()) if marker.is_file() else {}
-        now = {"data": self._data_options()}
+        now: dict[str, Any] = {"data": {"format": FORMAT_VERSION, **self._data_options()}}
         now.update({variant.name: self._fingerprint(variant) for variant in VARIANTS})
         for name, value in now.items():
             if known.get(name, value) != value:
@@ -177,7 +177,8 @@ class Demo:
 
     def _fingerprint(self, variant: Variant) -> str:
         """Changes with anything the variant's result depends on, its detector included."""
-        text = self.config(variant).pretty_text + json.dumps(self._data_options())
+        settings = [self.config(variant).to_dict(), self._data_options(), FORMAT_VERSION]
+        text = json.dumps(settings, default=str)
         if variant is not DETECTOR:
             text += f"{self._fingerprint(DETECTOR)} {self.size.branch_steps}"
         else:
@@ -188,7 +189,7 @@ class Demo:
         return (self.data / "dataset.json").is_file()
 
     def _generate(self, report: Report) -> None:
-        generate_demo_dataset(self.data, **self._data_options())
+        generate_demo_dataset(self.data, **self._data_options(), report=report)
 
     def _train_detector(self, report: Report) -> None:
         cfg = self.config(DETECTOR)
