@@ -1,6 +1,6 @@
 """COCO 2017; root from AQF_DATA (``$AQF_DATA/coco/{annotations,train2017,val2017}``)."""
 
-dataset_type = "CocoDataset"
+dataset_type = "CocoDetectionDataset"
 data_root = "{{$AQF_DATA:data}}/coco/"
 image_size = 544
 
