@@ -10,7 +10,7 @@ from aqf_det import compat
 compat.apply()
 
 # Registers its parts with mmdet, so it must come after the patches.
-from aqf_det import datasets, engine, evaluation, models  # noqa: E402
+from aqf_det import datasets, engine, evaluation, models, visualization  # noqa: E402
 from aqf_det.inference import QuantileInferencer  # noqa: E402
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "engine",
     "evaluation",
     "models",
+    "visualization",
 ]

@@ -9,7 +9,7 @@ test_cfg = dict(type="TestLoop")
 optim_wrapper = dict(
     type="OptimWrapper",
     optimizer=dict(type="Adam", lr=2e-4),
-    clip_grad=dict(max_norm=100.0),
+    clip_grad=dict(max_norm=20.0),
 )
 param_scheduler = [
     dict(type="RestartedMultiStepLR", milestones=[30, 45], restarts=[stage1_epochs], gamma=0.1)

@@ -174,8 +174,14 @@ def test_testing_prints_tables_and_dumps(data: Path, trained: Path, tmp_path: Pa
 
     assert BoxPairs.load(dump).quantiles.shape[1:] == (19, 4)
     cfg = running.load_config(config, str(tmp_path), {"model.test_cfg.levels": [0.1, 0.9]})
+    cfg.default_hooks.visualization.update(
+        draw=True, interval=1, score_thr=0.0, test_out_dir="pictures"
+    )
+    cfg.visualizer.vis_backends.append({"type": "TensorboardVisBackend"})
     running.test(cfg, checkpoint, str(tmp_path / "all.pkl"))
     assert (tmp_path / "all.pkl").stat().st_size > 0
+    assert len(list(tmp_path.rglob("pictures/*.jpg"))) == 5
+    assert list(tmp_path.rglob("events.out.tfevents*"))
 
 
 def test_point_metrics_of_both_stages_agree(data: Path, trained: Path, tmp_path: Path) -> None:

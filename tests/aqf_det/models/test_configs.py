@@ -1,0 +1,67 @@
+"""Every shipped config describes what its name says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mmdet.registry import DATASETS, METRICS, MODELS, TRANSFORMS
+from mmengine.config import Config
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+# name: (kind of head, loss of the branch or of the only Gaussian, dropout)
+EXPECTED = {
+    "voc_gaussian": ("gaussian", "kl_pixel", 0.0),
+    "voc_gaussian_nll": ("gaussian/affine/independent", "nll", 0.0),
+    "voc_gaussian_crps": ("gaussian/affine/independent", "crps", 0.0),
+    "voc_gaussian_vd": ("gaussian", "kl_pixel", 0.15),
+    "voc_qfr": ("quantile/spline/independent", "quantile", 0.0),
+    "voc_qfr_ar": ("quantile/spline/autoregressive", "quantile", 0.0),
+    "voc_qfr_vd": ("quantile/spline/independent", "quantile", 0.15),
+    "voc_cdfr": ("cdf/spline/independent", "crps", 0.0),
+    "coco_qfr": ("quantile/spline/independent", "quantile", 0.0),
+    "demo_gaussian": ("gaussian", "kl_pixel", 0.0),
+    "demo_gaussian_nll": ("gaussian/affine/independent", "nll", 0.0),
+    "demo_gaussian_crps": ("gaussian/affine/independent", "crps", 0.0),
+    "demo_qfr": ("quantile/spline/independent", "quantile", 0.0),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_config_describes_its_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AQF_DATA", "/elsewhere")
+    monkeypatch.setenv("AQF_WEIGHTS", "weights.pth")
+    monkeypatch.setenv("AQF_DEMO", "/elsewhere/demo")
+    cfg = Config.fromfile(CONFIGS / f"{name}.py")
+    assert "mmdet::" not in cfg.text
+    head = MODELS.build(cfg.model).bbox_head
+    signature, loss, dropout = EXPECTED[name]
+    assert head.flow.signature == signature
+    assert head.flow.base == "kl_pixel"  # all rows share one detector
+    assert head.flow.loss == loss and head.dropout.p == dropout
+    assert (cfg.model.test_cfg.mc_passes > 1) == (dropout > 0)
+
+    # A branch needs epochs after stage 1, a plain Gaussian has none.
+    stage1 = cfg.custom_hooks[0].stage1_epochs
+    assert (cfg.train_cfg.max_epochs > stage1) == (head.branch is not None)
+    if name.startswith("voc"):
+        assert (stage1, cfg.train_cfg.max_epochs) == (60, 60 if head.branch is None else 80)
+        assert cfg.optim_wrapper.optimizer == {"type": "Adam", "lr": 2e-4}
+        assert cfg.param_scheduler[0].milestones == [30, 45]
+        assert cfg.model.backbone.weights == "weights.pth"
+
+    data = cfg.test_dataloader.dataset
+    assert data.data_root.startswith("/elsewhere")
+    assert DATASETS.get(data.type) is not None
+    assert all(TRANSFORMS.get(step.type) is not None for step in data.pipeline)
+    types = [metric.type for metric in cfg.test_evaluator]
+    assert "BoxUncertaintyMetric" in types
+    assert all(METRICS.get(kind) is not None for kind in types)
+
+
+def test_every_config_is_expected() -> None:
+    """New configs join the table above or a test of their own."""
+    names = {path.stem for path in CONFIGS.glob("*.py")}
+    assert set(EXPECTED) <= names
+    for path in CONFIGS.glob("*.py"):
+        assert len(path.read_text().splitlines()) < 60, f"{path.name} is no short diff"
