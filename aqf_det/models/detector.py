@@ -67,7 +67,10 @@ class FlowDetector(SingleStageDetector):
 
     def extract_feat(self, batch_inputs: Tensor) -> tuple[Tensor, ...]:
         """Pyramid maps; without a graph in stage 2."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage == 1):
+        # Without gradients the stage makes no difference; not asking for it keeps export possible.
+        if not torch.is_grad_enabled() or self.stage == 1:
+            return super().extract_feat(batch_inputs)
+        with torch.no_grad():
             return super().extract_feat(batch_inputs)
 
     def loss(self, batch_inputs: Tensor, batch_data_samples: SampleList) -> dict[str, Any]:

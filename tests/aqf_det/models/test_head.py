@@ -307,6 +307,14 @@ def test_batching_does_not_change_predictions(build: Build, batch: Batch) -> Non
         torch.testing.assert_close(alone.bbox_quantiles, together[i].pred_instances.bbox_quantiles)
 
 
+def test_raw_maps_can_be_exported(build: Build, batch: Batch) -> None:
+    model = build(flow=QUANTILE).eval()
+    with torch.no_grad():
+        program = torch.export.export(model, (batch[0],)).module()
+        for exported, eager in zip(program(batch[0]), model(batch[0]), strict=True):
+            torch.testing.assert_close(exported, eager)
+
+
 # ------------------------------------------------------------------------- MC dropout
 
 
