@@ -33,10 +33,9 @@ class CheckpointGuard(nn.Module):
 
     signature: Tensor
 
-    def guard_checkpoints(self, signature: str, num_classes: int) -> None:
+    def guard_checkpoints(self, signature: str) -> None:
         """Store the signature and begin checking."""
         self.register_buffer("signature", _encode(signature))
-        self._guarded_classes = num_classes
         self.register_load_state_dict_pre_hook(_check)
 
 

@@ -87,7 +87,7 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         self.branch = (
             BoxBranch(self.hidden_channels, slots, self.flow) if self.flow.branch else None
         )
-        self.guard_checkpoints(self.flow.signature, num_classes)
+        self.guard_checkpoints(self.flow.signature)
         self.register_buffer("stage", torch.tensor(1, dtype=torch.uint8))
         self.reset_outputs()
 

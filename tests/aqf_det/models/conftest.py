@@ -90,3 +90,34 @@ def make_sample(boxes: torch.Tensor, labels: torch.Tensor | None = None) -> DetD
     labels = torch.zeros(len(boxes), dtype=torch.long) if labels is None else labels
     sample.gt_instances = InstanceData(bboxes=boxes.clone(), labels=labels)
     return sample
+
+
+@pytest.fixture
+def train_steps() -> Callable[..., list[float]]:
+    """Take Adam steps on one batch; returns the losses."""
+
+    def run(model: FlowDetector, batch: Any, steps: int, lr: float = 1e-2) -> list[float]:
+        model.train()
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
+        history = []
+        for _ in range(steps):
+            loss = sum(model.loss(*batch).values())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            history.append(float(loss.detach()))
+        return history
+
+    return run
+
+
+@pytest.fixture
+def predict() -> Callable[..., list[DetDataSample]]:
+    """Detections of a batch in evaluation mode."""
+
+    def run(model: FlowDetector, batch: Any, **kwargs: Any) -> list[DetDataSample]:
+        model.eval()
+        with torch.no_grad():
+            return model.predict(batch[0], [s.clone() for s in batch[1]], **kwargs)
+
+    return run

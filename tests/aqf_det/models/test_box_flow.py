@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from torch.distributions import Normal
 
 from aqf_core.metrics import crps_from_quantiles
+from aqf_core.transformers import TRANSFORMERS
 from aqf_det.models import BoxDistribution, BoxFlow, FlowOptions
 from aqf_det.models.box_distribution import SidePredictive, base_points
 from aqf_det.models.sides import MARGIN, Sides
 
 LEVELS = torch.arange(1, 200) / 200.0
-IDENTITY = ("affine", "spline")
+IDENTITY = ("affine", "spline", "deep_sigmoid", "unconstrained")
 
 
 def boxes(count: int = 6, passes: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,6 +80,15 @@ def test_a_new_flow_is_the_stage_one_gaussian(transformer: str, kind: str, depen
     torch.testing.assert_close(
         samples, mean[0][:, None] + sigma[0][:, None] * z, rtol=1e-4, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("transformer", sorted(set(TRANSFORMERS) - set(IDENTITY)))
+def test_other_families_start_near_the_gaussian(transformer: str) -> None:
+    mean, sigma = boxes()
+    with torch.no_grad():
+        found = flow(kind="quantile", transformer=transformer)(torch.randn(1, 6, 5), mean, sigma)
+        gap = found.quantiles(LEVELS) - BoxDistribution.gaussian(mean, sigma).quantiles(LEVELS)
+    assert float((gap / sigma[0][:, None]).abs()[:, 10:-10].mean()) < 0.1
 
 
 @pytest.mark.parametrize("dependence", ["independent", "autoregressive"])

@@ -1,0 +1,150 @@
+"""Losses of stage 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mmdet.structures import DetDataSample
+from torch import nn
+
+from aqf_core.losses import gaussian_crps, gaussian_kl_loss, gaussian_nll
+from aqf_det.models import FlowDetector
+from aqf_det.models.detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max
+
+Build = Callable[..., FlowDetector]
+Batch = tuple[torch.Tensor, list[DetDataSample]]
+QUANTILE = {"kind": "quantile"}
+
+
+def test_pixel_kl_loss_is_the_published_one_and_the_others_are_in_cells() -> None:
+    mean, target = torch.rand(5, 4) * 50, torch.rand(5, 4) * 50
+    log_sigma, stride = torch.randn(5, 4), torch.tensor([8.0, 8, 16, 32, 32])
+    cell = stride[:, None]
+    sigma_px = log_sigma.exp() * cell
+    got = {
+        n: gaussian_box_loss(n, mean, log_sigma, target, stride)
+        for n in ("kl_pixel", "kl", "nll", "crps")
+    }
+    torch.testing.assert_close(
+        got["kl_pixel"], gaussian_kl_loss(mean, 2 * sigma_px.log(), target, reduction="none")
+    )
+    torch.testing.assert_close(
+        got["nll"] + cell.log(),
+        gaussian_nll(mean, sigma_px, target, reduction="none"),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    torch.testing.assert_close(
+        got["crps"] * cell,
+        gaussian_crps(mean, sigma_px, target, reduction="none"),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    assert not torch.allclose(got["kl"], got["kl_pixel"])
+
+
+def test_focal_bce_vanishes_where_the_prediction_is_right() -> None:
+    logit = torch.tensor([20.0, -20.0, 0.0, 0.0])
+    target = torch.tensor([1.0, 0.0, 1.0, 0.5])
+    loss = focal_bce(logit, target)
+    torch.testing.assert_close(
+        loss,
+        torch.tensor([0.0, 0.0, 0.25 * np.log(2), 0.0], dtype=torch.float32),
+        atol=1e-6,
+        rtol=1e-5,
+    )
+
+
+def test_largest_iou_by_hand() -> None:
+    boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]])
+    others = torch.tensor([[0.0, 0, 10, 5], [5, 0, 15, 10]])
+    torch.testing.assert_close(pairwise_iou_max(boxes, others), torch.tensor([0.5, 0.0]))
+    assert pairwise_iou_max(boxes, others[:0]).tolist() == [0, 0]
+
+
+def test_mixup_weights_scale_the_loss_of_their_objects(build: Build, batch: Batch) -> None:
+    model = build().train()
+    images, samples = batch
+    raw = model.bbox_head.flatten(model.bbox_head(model.extract_feat(images))).detach()
+    results = {}
+    for weight in (1.0, 0.25):
+        head = model.bbox_head
+        grid = head.grid(model.extract_feat(images))
+        boxes = samples[0].gt_instances.bboxes
+        assigned = head.assigner.assign(
+            grid,
+            [boxes, boxes[:0]],
+            [samples[0].gt_instances.labels, torch.zeros(0, dtype=torch.long)],
+            [torch.full((3,), weight), torch.zeros(0)],
+        )
+        results[weight] = head.loss_by_feat(raw, grid, assigned, [boxes, boxes[:0]], 96.0**2)
+    for name in ("loss_box", "loss_cls"):
+        torch.testing.assert_close(results[0.25][name], 0.25 * results[1.0][name])
+
+
+def test_loss_is_divided_by_the_batch_size(build: Build, batch: Batch) -> None:
+    model = build().eval()
+    images, samples = batch
+    one = model.loss(images[:1], samples[:1])
+    two = model.loss(images[:1].repeat(2, 1, 1, 1), [samples[0], samples[0].clone()])
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value)
+
+
+def test_cells_that_find_an_ignored_object_are_not_taught_emptiness(
+    build: Build, batch: Batch, predict: Any
+) -> None:
+    model = build().eval()
+    head = model.bbox_head
+    maps = model.extract_feat(batch[0][:1])
+    raw, grid = head.flatten(head(maps)), head.grid(maps)
+    boxes = predict(model, (batch[0][:1], batch[1][:1]))[0].pred_instances.bboxes
+    weights = head._negative_weights(raw, grid, [boxes])
+    assert 0 < float((weights == 0).sum())
+    assert bool((head._negative_weights(raw, grid, [boxes[:0]]) == 1).all())
+
+
+@pytest.mark.parametrize("base", ["kl_pixel", "kl", "nll", "crps"])
+def test_stage_one_learns_boxes_and_classes(
+    build: Build, batch: Batch, base: str, train_steps: Any
+) -> None:
+    model = build(flow={"kind": "gaussian", "loss": base}, test={"score_thr": 0.1})
+    torch.manual_seed(0)
+    model.train()
+    for module in model.modules():  # two images are too few for batch statistics
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 0.5
+    history = train_steps(model, batch, 25)
+    assert min(history) < 0.5 * history[0]
+    assert np.isfinite(history).all()
+
+
+def test_training_under_bfloat16_autocast(build: Build, batch: Batch) -> None:
+    model = build(flow=QUANTILE).train()
+    for stage in (1, 2):
+        model.set_stage(stage)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses = model.loss(*batch)
+        total = sum(losses.values())
+        assert total.dtype == torch.float32 and bool(total.isfinite())
+        total.backward()
+        for parameter in model.parameters():
+            assert parameter.grad is None or bool(parameter.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_images_without_objects_touch_every_trainable_parameter(
+    build: Build, batch: Batch, stage: int
+) -> None:
+    model = build(flow=QUANTILE).train()
+    model.set_stage(stage)
+    images, samples = batch[0][1:], batch[1][1:]
+    sum(model.loss(images, samples).values()).backward()
+    branch = {id(p) for p in model.bbox_head.branch.parameters()}
+    for parameter in model.parameters():
+        expected = (id(parameter) in branch) == (stage == 2)
+        assert (parameter.grad is not None) == expected
