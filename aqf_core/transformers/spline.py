@@ -100,7 +100,8 @@ class RationalQuadraticSpline(Transformer):
             and not tracing()
             and z.shape == h.shape[:-1]
             and h.shape[-1] == self.n_params
-            and z.dtype == h.dtype == self.anchored.dtype
+            # Its constants are stored in float32.
+            and z.dtype == h.dtype == self.anchored.dtype == torch.float32
             and 0 < 2 * h.numel() < 2**31
         )
 

@@ -129,7 +129,7 @@ def test_crps_of_a_bernoulli_variable_is_the_brier_score() -> None:
 def fit_labels(name: str, labels: Tensor, count: int) -> QuantileFunction:
     model = QuantileFunction(name, direction="cdf", support=(-0.5, count - 0.5))
     model.fit_scaling(labels)
-    steps = 400
+    steps = 100 * count
     optimiser = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.03, total_steps=steps)
     for _ in range(steps):

@@ -44,13 +44,13 @@ def test_oracle_is_the_distribution_of_the_data(benchmark: ModuleType, name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem, limit", [("bimodal", 1.5), ("heavy_tailed", 1.0)])
+@pytest.mark.parametrize("problem, limit", [("bimodal", 2.5), ("heavy_tailed", 1.5)])
 def test_every_expressive_family_recovers(
     benchmark: ModuleType, problem: str, limit: float
 ) -> None:
-    """A fifth of the benchmark's training, with limits to match; the Gaussian stays at 13 %."""
+    """A tenth of the benchmark's training, with limits to match; the Gaussian stays at 13 %."""
     torch.set_num_threads(1)
-    recipe = benchmark.Recipe(steps=300, batch=256)
+    recipe = benchmark.Recipe(steps=200, batch=256)
     for family in benchmark.EXPRESSIVE:
         result = benchmark.run_one(problem, family, "quantile", 0, recipe, contexts=50)
         assert result.excess < limit, family

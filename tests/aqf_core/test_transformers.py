@@ -248,14 +248,14 @@ class Scores(nn.Module):
 
 def scored(name: str, direction: str) -> tuple[Scores, tuple[Tensor, Tensor, Tensor]]:
     t = build(name, direction, torch.float32)
-    return Scores(t), (torch.randn(6), torch.rand(6), params(t, 6, 0.3, torch.float32))
+    return Scores(t), (torch.randn(6), torch.rand(6), params(t, 6, 0.1, torch.float32))
 
 
 @pytest.fixture
 def _short_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unrolling the root finder takes most of the time; these few iterations are enough here."""
     torch.compiler.reset()
-    monkeypatch.setitem(inversion.TRACED_ITERATIONS, torch.float32, 10)
+    monkeypatch.setitem(inversion.TRACED_ITERATIONS, torch.float32, 6)
 
 
 @every_transformer
@@ -317,6 +317,21 @@ def test_gaussian_parameters(name: str) -> None:
         u = torch.tensor([[0.1], [0.5], [0.99]], dtype=torch.float64)
         expected = torch.distributions.Normal(loc, scale).icdf(u)
         assert torch.allclose(t.quantile(u, h), expected)
+
+
+@every_transformer
+@every_direction
+@every_dtype
+def test_samples_are_the_same_with_and_without_gradient(
+    name: str, direction: str, dtype: torch.dtype
+) -> None:
+    t = build(name, direction, dtype)
+    h, z = params(t, 500, 1.0, dtype), 2 * torch.randn(500, dtype=dtype)
+    expected = t.from_base(z, h)
+    with torch.no_grad():
+        sampled = t.from_base(z, h)
+    tolerance = 100 * EPS[dtype]
+    assert torch.allclose(sampled, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_second_derivatives_of_the_spline() -> None:
