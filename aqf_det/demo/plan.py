@@ -44,8 +44,9 @@ class DemoSize:
     """How much data and training the demo uses.
 
     Attributes:
-        train: Training images.
-        val: Validation images.
+        train: Images the detector is trained on.
+        val: Images the branches are trained on: on its own images a detector errs less, and
+            branches would learn to be too sure.
         test: Test images.
         image_size: Side of the images in pixels.
         epochs: Epochs of the detector.
@@ -56,7 +57,7 @@ class DemoSize:
     """
 
     train: int = 2400
-    val: int = 100
+    val: int = 1600
     test: int = 400
     image_size: int = 160
     epochs: int = 10

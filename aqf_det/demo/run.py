@@ -203,6 +203,8 @@ class Demo:
         cfg = self.config(DETECTOR)
         with output_to(self.log):
             detector = self._detector(DETECTOR, self.checkpoint(DETECTOR))
+            unseen = cfg.val_dataloader.dataset.ann_file
+            cfg.train_dataloader.dataset.ann_file = unseen
             loader = Runner.build_dataloader(cfg.train_dataloader, seed=self.size.seed)
             cells = collect_cells(detector, loader, self.size.feature_rounds, report)
         cells.save(self.features)
@@ -212,9 +214,10 @@ class Demo:
             detector = self._detector(variant, self.checkpoint(DETECTOR))
             cells = CellCache.load(self.features)
             train_branch(detector, cells, self.size.branch_steps, batch_size=128, report=report)
-            self.config(variant).dump(self.config_file(variant))
-            meta = dict(self.config(variant).metainfo)
-            save_detector(detector, self.checkpoint(variant), meta)
+            cfg = self.config(variant)
+            self.folder(variant).mkdir(exist_ok=True)
+            cfg.dump(self.config_file(variant))
+            save_detector(detector, self.checkpoint(variant), dict(cfg.metainfo))
 
     def _detector(self, variant: Variant, checkpoint: Path) -> Any:
         """The variant's detector with the weights of a checkpoint."""

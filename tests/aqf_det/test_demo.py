@@ -19,7 +19,7 @@ from aqf_det.evaluation import BoxPairs
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIATURE = DemoSize(
-    train=200, val=4, test=30, image_size=128, epochs=8, branch_steps=60, gallery=8
+    train=200, val=40, test=30, image_size=128, epochs=8, branch_steps=60, gallery=8
 )
 
 
