@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from ..losses.quantile import piecewise_linear_crps
-from ..normal import log_density, log_level_to_base
+from ..normal import log_base_to_level, log_density, log_level_to_base
 from .base import Direction, Transformer
-from .knots import anchored_sum, by_rows, find_bin
+from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin
 from .positive import exp_bounded
 
 __all__ = ["PiecewiseLinear"]
 
 LOG_SLOPE_LIMIT = 6.0
-# Keeps the outermost level at 1e-12 or above, so that float32 tells all levels apart.
-LOG_WIDTH_LIMIT = 1.0
+# Bins may become very narrow, for a jump, but not much wider: the outermost level stays above
+# 1e-12, so that float32 tells all levels apart.
+LOG_WIDTH_LIMITS = (4.0, 1.0)
 
 
 class Knots(NamedTuple):
@@ -88,8 +89,10 @@ class PiecewiseLinear(Transformer):
         height = self.bin_width * exp_bounded(raw_slope, LOG_SLOPE_LIMIT)
         width = torch.full_like(height, self.bin_width)
         if raw_width:
-            width = width * exp_bounded(raw_width[0], LOG_WIDTH_LIMIT)
-            height = height * width / self.bin_width
+            narrow, wide = LOG_WIDTH_LIMITS
+            x = raw_width[0]
+            factor = (x / (1.0 + x.clamp(min=0.0) / wide - x.clamp(max=0.0) / narrow)).exp()
+            width, height = width * factor, height * factor
         position = width @ anchored
         log_tail = torch.special.log_ndtr(-position.abs())
         mass = log_tail.exp().diff(dim=-1).abs()
@@ -101,8 +104,9 @@ class PiecewiseLinear(Transformer):
         knots = Knots(*tables)
         piece = self._piece(knots, find_bin(a, knots.position))
         # Probabilities count from the nearer end, so that both tails are equally accurate.
-        log_p = torch.special.log_ndtr(-piece.side * a)
-        share = (piece.side * (piece.log_tail.exp() - log_p.exp()) / piece.mass).clamp(0.0, 1.0)
+        log_p = log_base_to_level(-piece.side * a)
+        place = piece.side * (piece.log_tail.exp() - log_p.exp()) / piece.mass
+        share = clamp_to_bin(place, exact=True)
         beyond = (piece.log_end - log_p).clamp(min=0.0)
         b = piece.value + piece.height * share + piece.side * piece.tail_scale * beyond
         return restore(b), restore(_log_slope(a, piece, beyond, log_p)) if slope else None
@@ -112,7 +116,7 @@ class PiecewiseLinear(Transformer):
         knots = Knots(*tables)
         piece = self._piece(knots, find_bin(b, knots.value))
         rise = (b - piece.value) / piece.height
-        share = rise.clamp(0.0, 1.0)
+        share = clamp_to_bin(rise, exact=True)
         p = piece.log_tail.exp() - piece.side * share * piece.mass
         beyond = (piece.side * (rise - share)).clamp(min=0.0) * piece.height / piece.tail_scale
         log_p = p.clamp(max=0.5).log() - beyond

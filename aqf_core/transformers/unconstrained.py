@@ -67,7 +67,7 @@ class Unconstrained(Transformer):
         self.second = nn.Linear(hidden, features)
         # Bumps of the width of a few bins, spread over the grid, in random combinations.
         with torch.no_grad():
-            steepness = 1.0 + 3.0 * torch.rand(hidden, 1)
+            steepness = 2.0 + 6.0 * torch.rand(hidden, 1)
             centre = bound * ((2.0 * torch.arange(hidden) + 1.0) / hidden - 1.0)
             self.first.weight.copy_(steepness)
             self.first.bias.copy_(-centre * steepness[:, 0])
