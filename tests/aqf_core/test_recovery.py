@@ -60,8 +60,8 @@ def test_runs_are_resumed_and_reported(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, page = tmp_path / "runs" / "recovery.jsonl", tmp_path / "recovery.md"
-    args = ["--families", "affine", "--problems", "bounded", "--seconds", "0.05"]
-    args += ["--out", str(out), "--markdown", str(page)]
+    args = ["--families", "affine", "--problems", "bounded", "--directions", "quantile"]
+    args += ["--seconds", "0.05", "--out", str(out), "--markdown", str(page)]
     benchmark.main([*args, "--seeds", "1"])
     first = out.read_text()
     benchmark.main([*args, "--seeds", "2"])
