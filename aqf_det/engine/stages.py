@@ -21,9 +21,13 @@ def detector_of(runner: Runner) -> FlowDetector:
     return model
 
 
+#: The detector as stage 1 left it, in the run's work dir; what ``load_from`` of other rows takes.
+STAGE1_FILE = "stage1.pth"
+
+
 @HOOKS.register_module()
 class TwoStageHook(Hook):
-    """Switches to stage 2 after ``stage1_epochs`` epochs.
+    """Switches to stage 2 after ``stage1_epochs`` epochs and keeps the detector as ``stage1.pth``.
 
     A fresh run with ``load_from`` starts at stage 2: epoch counter and learning rate are advanced
     as if stage 1 had been run, so logs, checkpoint names and the schedule agree with a complete
@@ -83,6 +87,10 @@ class TwoStageHook(Hook):
             self.stage2_dataloader = None
         if detector.stage == 2:
             return
+        # Checkpoints are thinned out, and other branches may want to start here.
+        runner.save_checkpoint(
+            runner.work_dir, STAGE1_FILE, save_optimizer=False, save_param_scheduler=False
+        )
         averages = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
         for hook in averages:
             if hook._ema_started(runner):

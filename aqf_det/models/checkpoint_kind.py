@@ -27,8 +27,8 @@ class CheckpointGuard(nn.Module):
     """Mixin: stores what kind of head it is in its state and checks it when weights are loaded.
 
     mmengine loads weights without strictness: a checkpoint of another detector would leave the head
-    untrained with nothing but a log line. A checkpoint with a plain Gaussian may be loaded into a
-    head with a flow branch; that is how stage 2 starts.
+    untrained with nothing but a log line. A checkpoint of stage 1 may be loaded into a head with
+    any branch; that is how stage 2 starts.
     """
 
     signature: Tensor
@@ -49,7 +49,12 @@ def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) 
         )
     own = module.state_dict()
     wanted, found = _decode(own["signature"]), _decode(mine[key])
-    if found not in (wanted, "gaussian"):
+    if found != wanted and int(mine.get(f"{prefix}stage", 1)) == 1:
+        # Before stage 2 every kind of head is the same Gaussian; this one's branch starts afresh.
+        for name in [name for name in mine if name.startswith(f"{prefix}branch.")]:
+            del mine[name], state[name]
+        found = wanted
+    if found != wanted:
         raise CheckpointKindError(
             f"the checkpoint holds a {found!r} head but the config describes {wanted!r}; use the "
             "config it was trained with."
@@ -62,5 +67,4 @@ def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) 
                 f"{tuple(value.shape)}; number of classes, widths and slots must be those it was "
                 "trained with."
             )
-    # The branch of a Gaussian checkpoint keeps its start; its signature must not be overwritten.
     state[key] = own["signature"].clone()

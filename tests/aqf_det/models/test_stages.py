@@ -88,8 +88,14 @@ def test_stage_two_needs_a_branch(build: Build) -> None:
 def test_checkpoints_of_another_kind_are_refused(build: Build, tmp_path: Path) -> None:
     path = str(tmp_path / "c.pth")
     torch.save({"state_dict": build(flow=QUANTILE).state_dict()}, path)
+    load_checkpoint(build(flow={"kind": "cdf"}), path)  # before stage 2 there is no difference
+    trained = build(flow=QUANTILE)
+    trained.set_stage(2)
+    torch.save({"state_dict": trained.state_dict()}, path)
     with pytest.raises(CheckpointKindError, match=r"'quantile/spline/independent'.*'cdf/"):
         load_checkpoint(build(flow={"kind": "cdf"}), path)
+    with pytest.raises(CheckpointKindError, match=r"'quantile/.*'gaussian'"):
+        load_checkpoint(build(), path)
     with pytest.raises(CheckpointKindError, match="shape"):
         load_checkpoint(build(flow=QUANTILE, num_classes=5), path)
     torch.save({"state_dict": {"bbox_head.fc.weight": torch.zeros(3)}}, path)
