@@ -114,7 +114,7 @@ def _squared_distance(
 
     Each side is mapped to (0, 1) by a Moebius map t(v), which takes in half-lines as well, and
     integrated by the Gauss-Legendre rule. The map has a random constant: a model cannot hide
-    between nodes that move at every call, and a step-like F is integrated without bias.
+    between nodes that move at every call, and the errors for a step-like F average out.
     """
     strategy = make_levels(levels)
     node, weight = gauss_legendre(2 * strategy.n, dtype=y.dtype, device=y.device)
@@ -129,16 +129,11 @@ def _squared_distance(
     else:
         start, unit = x, 1.0 / space.unit
         spread = space.unit.to(x.dtype).expand_as(x)
-        finite_left, finite_right = math.isfinite(space.low), math.isfinite(space.high)
-        left = (
-            _segment(x - space.low, jitter, node)
-            if finite_left
+        left, right = (
+            _segment((x - bound).abs(), jitter, node)
+            if math.isfinite(bound)
             else _half_line(REACH * spread, jitter, node)
-        )
-        right = (
-            _segment(space.high - x, jitter, node)
-            if finite_right
-            else _half_line(REACH * spread, jitter, node)
+            for bound in (space.low, space.high)
         )
     points = start.unsqueeze(-1) + torch.cat([-left[0], right[0]], -1)
     weights = torch.cat([weight * left[1], weight * right[1]], -1)
