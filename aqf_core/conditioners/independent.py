@@ -41,7 +41,7 @@ class Independent(Conditioner):
         context: int = 0,
         n_params: int = 2,
         hidden: Sequence[int] = (64, 64),
-        activation: str = "relu",
+        activation: str = "silu",
         init_scale: float = 0.1,
     ) -> None:
         super().__init__(features, context, n_params)

@@ -157,7 +157,7 @@ class MaskedMLP(Conditioner):
         hidden: Sequence[int] = (64, 64),
         order: str | Sequence[int] = "natural",
         residual: bool = False,
-        activation: str = "relu",
+        activation: str = "silu",
         init_scale: float = 0.1,
         seed: int = 0,
     ) -> None:

@@ -26,12 +26,12 @@ def build(name: str, context: int) -> Conditioner:
     conditioner: Conditioner = {
         "mlp": lambda: MaskedMLP(5, context, P, (16, 16)),
         "mlp_linear": lambda: MaskedMLP(4, context, P, ()),
-        "mlp_reversed_silu": lambda: MaskedMLP(
-            4, context, P, (9, 7), "reversed", activation="silu"
+        "mlp_reversed_relu": lambda: MaskedMLP(
+            4, context, P, (9, 7), "reversed", activation="relu"
         ),
         "mlp_random_residual": lambda: MaskedMLP(6, context, P, (12, 12, 8), "random", True),
         "mlp_explicit": lambda: MaskedMLP(3, context, P, (8,), [2, 0, 1], activation="elu"),
-        "mlp_wide_data": lambda: MaskedMLP(11, context, P, (5, 4), activation="silu"),
+        "mlp_wide_data": lambda: MaskedMLP(11, context, P, (5, 4), activation="elu"),
         "mlp_single": lambda: MaskedMLP(1, context, P, (6,)),
         "lstm": lambda: Recurrent(5, context, P, (8, 6), "lstm"),
         "gru": lambda: Recurrent(4, context, P, (7, 7, 5), "gru", "random"),
@@ -51,7 +51,7 @@ def build(name: str, context: int) -> Conditioner:
 NAMES = [
     "mlp",
     "mlp_linear",
-    "mlp_reversed_silu",
+    "mlp_reversed_relu",
     "mlp_random_residual",
     "mlp_explicit",
     "mlp_wide_data",
