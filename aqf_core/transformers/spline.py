@@ -134,8 +134,8 @@ class RationalQuadraticSpline(Transformer):
         outside = place - t
         q, denominator = _denominator(t, s, d0, d1)
         rise = s * torch.addcmul(s * (t * t), d0, q) / denominator
-        tail = outside.clamp(min=0.0) * d1 + outside.clamp(max=0.0) * d0
-        b = b0 + w * (rise + tail)
+        # Outside the knots t is 0 or 1, and the tail has the slope of that knot.
+        b = b0 + w * torch.addcmul(rise, outside, torch.lerp(d0, d1, t))
         if not slope:
             return restore(b), None
         return restore(b), restore(_log_slope(t, s, d0, d1))
@@ -183,9 +183,9 @@ def _slopes_at(raw: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _denominator(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor) -> tuple[Tensor, Tensor]:
-    """q = t (1 - t) and s + (d0 + d1 - 2 s) q, as a sum of positive terms."""
+    """q = t (1 - t) and s + (d0 + d1 - 2 s) q, which is at least s / 2."""
     q = torch.addcmul(t, t, t, value=-1.0)
-    return q, torch.addcmul(s * (1.0 - 2.0 * q), d0 + d1, q)
+    return q, torch.addcmul(s, torch.sub(d0 + d1, s, alpha=2.0), q)
 
 
 def _log_slope(t: Tensor, s: Tensor, d0: Tensor, d1: Tensor) -> Tensor:
