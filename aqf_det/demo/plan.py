@@ -57,11 +57,11 @@ class DemoSize:
     """
 
     train: int = 2400
-    val: int = 1600
+    val: int = 3200
     test: int = 400
     image_size: int = 160
     epochs: int = 10
     feature_rounds: int = 2
-    branch_steps: int = 1200
+    branch_steps: int = 1500
     gallery: int = 12
     seed: int = 0

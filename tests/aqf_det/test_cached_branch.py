@@ -131,3 +131,67 @@ def test_images_of_different_sizes_are_refused(build: Build) -> None:
         collect_cells(build(), batches([96, 128]))
     with pytest.raises(ValueError, match="empty"):
         collect_cells(build(), [])
+
+
+def two_moded_cells(model: FlowDetector, count: int, seed: int) -> CellCache:
+    """Cells whose first feature decides how often the right side lies far out, not where.
+
+    Three sides are the detector's mean plus Gaussian noise of one standard deviation. The right
+    side is 3 standard deviations beyond the mean with probability sigmoid(2 f), else 3 short of it.
+    """
+    head = model.bbox_head
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((12, 12), (6, 6), (3, 3))
+    grid = make_grid(shapes, head.strides, head.slots)
+    middle = (grid.level == 1).nonzero().flatten()
+    index = middle[torch.randint(len(middle), (count,), generator=generator)]
+    width = head.hidden_channels[1]
+    features = torch.randn(count, width, generator=generator)
+    none = features.new_zeros(0, width)
+    with torch.no_grad():
+        raw = head.raw_at([none, features, none], grid, index)
+        mean, sigma = (part[0] for part in head.gaussian(raw, grid, index))
+    noise = torch.randn(count, 4, generator=generator)
+    far = torch.rand(count, generator=generator) < torch.sigmoid(2 * features[:, 0])
+    noise[:, 2] = torch.where(far, 3.0, -3.0) + 0.1 * noise[:, 2]
+    return CellCache(
+        shapes=shapes,
+        features=(none, features, none),
+        index=index,
+        boxes=mean + sigma * noise,
+        labels=torch.zeros(count, dtype=torch.long),
+        weights=torch.ones(count),
+    )
+
+
+def crps_of_sides(model: FlowDetector, cells: CellCache) -> torch.Tensor:
+    """Mean CRPS of each side, in pixels."""
+    head = model.bbox_head
+    grid = make_grid(cells.shapes, head.strides, head.slots)
+    with torch.no_grad():
+        features, objects = cells.batch(torch.arange(len(cells)), grid)
+        raw = head.raw_at(features, grid, objects.index)
+        mean, sigma = head.gaussian(raw, grid, objects.index)
+        level, slot = grid.level[objects.index], grid.slot[objects.index]
+        found = head.branch([f[None] for f in features], level, slot, mean, sigma)
+        return found.marginal().crps(objects.boxes).mean(0)
+
+
+@pytest.mark.slow
+def test_a_flow_beats_every_gaussian_where_a_side_has_two_modes(build: Build) -> None:
+    flows = {
+        "qfr": {"kind": "quantile"},
+        "cdfr": {"kind": "cdf"},
+        "nll": {"kind": "gaussian", "branch": True, "loss": "nll"},
+        "crps": {"kind": "gaussian", "branch": True, "loss": "crps"},
+    }
+    scores = {}
+    for name, flow in flows.items():
+        model = build(**flow, width=32, hidden=(32,))
+        train_branch(model, two_moded_cells(model, 4000, seed=1), steps=250, batch_size=64)
+        scores[name] = crps_of_sides(model, two_moded_cells(model, 2000, seed=2))
+    best_gaussian = torch.minimum(scores["nll"], scores["crps"])
+    for name in ("qfr", "cdfr"):
+        assert scores[name][2] < 0.9 * best_gaussian[2], scores
+        # Where the truth is a Gaussian there is nothing to gain, and little may be lost.
+        assert (scores[name][[0, 1, 3]] < 1.03 * best_gaussian[[0, 1, 3]]).all(), scores
