@@ -1,6 +1,6 @@
 """What distributions cost a detector: latency, memory and training time as ratios within one run.
 
-    python tools/benchmark_det.py --json runs/benchmark_det.json --markdown runs/benchmark_det.md
+    python tools/benchmark_det.py --markdown docs/results/detection_speed.md
 
 All detectors have random weights and the shape of configs/voc_*.py. Every picture keeps as many
 boxes as the config allows, so the cost of quantiles is the worst case. The variants take turns, and
@@ -243,8 +243,13 @@ def measure_training(size: int, batch_size: int, rounds: int, device: str) -> di
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The tables."""
+    """The report as a page."""
     lines = [
+        "# What distributions cost a detector",
+        "",
+        "The detector of configs/voc_*.py with random weights, keeping as many boxes as it may: "
+        "the worst case. Variants take turns; a ratio is the median over rounds.",
+        "",
         f"{result['image_size']} x {result['image_size']} pixels, {result['threads']} thread(s), "
         f"{result['device']}, {result['rounds']} rounds; brackets are quartiles over rounds.",
         "",
@@ -270,6 +275,10 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"| (loading + step) / (loading + forward), goal {training['goal']:.2f} | "
         f"{Ratio(**training['ratio'])} |",
         "",
+        "```bash",
+        "python tools/benchmark_det.py --markdown docs/results/detection_speed.md",
+        "```",
+        "",
     ]
     return "\n".join(lines)
 
@@ -284,7 +293,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-memory", action="store_true", help="leave out peak memory")
     parser.add_argument("--json", type=Path, help="write all numbers here")
-    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--markdown", type=Path, help="write a page with the tables here")
     parser.add_argument("--memory-of", choices=list(VARIANTS), help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
