@@ -1,5 +1,7 @@
 """Autoregressive quantile flows: exact, fast conditional distributions for PyTorch."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import losses, metrics, plots
 from .conditioners import (
     CONDITIONERS,
@@ -56,7 +58,40 @@ from .transformers import (
     make_transformer,
 )
 
+if TYPE_CHECKING:
+    from .estimators import (
+        CDFFlowRegressor,
+        GaussianMRFRegressor,
+        GaussianRegressor,
+        MixtureDensityRegressor,
+        MultivariateQuantileRegressor,
+        PoissonRegressor,
+        QuantileFlowRegressor,
+        QuantileGridRegressor,
+    )
+
 __version__ = "0.1.0"
+
+# Estimators need scikit-learn, so they are imported when they are first asked for.
+_ESTIMATORS = (
+    "CDFFlowRegressor",
+    "GaussianMRFRegressor",
+    "GaussianRegressor",
+    "MixtureDensityRegressor",
+    "MultivariateQuantileRegressor",
+    "PoissonRegressor",
+    "QuantileFlowRegressor",
+    "QuantileGridRegressor",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module 'aqf_core' has no attribute {name!r}")
+    from . import estimators
+
+    return getattr(estimators, name)
+
 
 __all__ = [
     "CONDITIONERS",
@@ -66,27 +101,35 @@ __all__ = [
     "AQFError",
     "Affine",
     "AutoregressiveQuantileFlow",
+    "CDFFlowRegressor",
     "Conditioner",
     "ConformalRecalibration",
     "ContextError",
     "DeepSigmoid",
     "DomainError",
     "FlowDistribution",
+    "GaussianMRFRegressor",
     "GaussianPredictive",
+    "GaussianRegressor",
     "Independent",
     "InterpolatedPredictive",
     "IsotonicRecalibration",
     "LevelError",
     "LevelStrategy",
     "MaskedMLP",
+    "MixtureDensityRegressor",
     "MixturePredictive",
     "MonotoneNet",
+    "MultivariateQuantileRegressor",
     "NonFiniteError",
     "OutputSpace",
     "PiecewiseLinear",
     "PixelCNN",
+    "PoissonRegressor",
     "QuantileDistribution",
+    "QuantileFlowRegressor",
     "QuantileFunction",
+    "QuantileGridRegressor",
     "RationalQuadraticSpline",
     "RecalibratedPredictive",
     "Recalibration",

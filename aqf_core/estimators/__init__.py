@@ -1,0 +1,43 @@
+"""Estimators for scikit-learn: predictive distributions in three lines.
+
+They need scikit-learn (`pip install scikit-learn`), which the rest of `aqf_core` does not.
+"""
+
+from __future__ import annotations
+
+try:
+    import sklearn  # noqa: F401
+except ImportError:
+    raise ImportError(
+        "the estimators of aqf_core need scikit-learn; install it with `pip install scikit-learn`."
+    ) from None
+
+from .prediction import JointPrediction, Prediction
+from .presets import PRESETS, Settings
+from .regressor import DistributionRegressor
+from .regressors import (
+    CDFFlowRegressor,
+    GaussianMRFRegressor,
+    GaussianRegressor,
+    MixtureDensityRegressor,
+    MultivariateQuantileRegressor,
+    PoissonRegressor,
+    QuantileFlowRegressor,
+    QuantileGridRegressor,
+)
+
+__all__ = [
+    "PRESETS",
+    "CDFFlowRegressor",
+    "DistributionRegressor",
+    "GaussianMRFRegressor",
+    "GaussianRegressor",
+    "JointPrediction",
+    "MixtureDensityRegressor",
+    "MultivariateQuantileRegressor",
+    "PoissonRegressor",
+    "Prediction",
+    "QuantileFlowRegressor",
+    "QuantileGridRegressor",
+    "Settings",
+]

@@ -1,0 +1,226 @@
+"""What every estimator shares: its arguments, checking input, fitting a bag."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
+
+from ..spaces import Support
+from .columns import Columns, is_frame
+from .fitting import Recipe, fit_bag
+from .heads import Head
+from .prediction import Fitted, Prediction
+from .presets import Settings, resolve
+
+__all__ = ["BagEstimator"]
+
+Array = NDArray[Any]
+
+
+class BagEstimator(BaseEstimator):  # type: ignore[misc]
+    """A bag of networks with a head, as a scikit-learn estimator.
+
+    Arguments that are None are taken from the preset, see `Settings`.
+
+    Args:
+        preset: "default" (a bag of ten), "fast" (one network) or "paper".
+        members: networks in the bag.
+        folds: every member leaves out one of this many parts of the data.
+        hidden: sizes of the hidden layers.
+        activation: "silu", "relu" or "elu".
+        dropout: share of units dropped after each hidden layer.
+        bins: bins of the piecewise-linear encoding of each numerical column.
+        steps: optimiser steps.
+        batch_size: rows per member and step.
+        learning_rate: highest rate of the cycle.
+        weight_decay: of AdamW.
+        patience: share of the steps without improvement after which training stops.
+        recalibrate: "spline", "isotonic", "conformal" or "none".
+        categorical_features: names or positions of columns that hold categories, besides those
+            of pandas' dtype `category`.
+        warm_start: continue from the present weights when `fit` is called again.
+        random_state: seed; the same seed and data give bit-identical models on one machine.
+        device: "auto" (a GPU if there is one), "cpu", "cuda", ...
+        verbose: 1 shows a progress bar.
+    """
+
+    def __init__(
+        self,
+        preset: str = "default",
+        *,
+        members: int | None = None,
+        folds: int | None = None,
+        hidden: Sequence[int] | None = None,
+        activation: str | None = None,
+        dropout: Sequence[float] | None = None,
+        bins: int | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        patience: float | None = None,
+        recalibrate: str | None = None,
+        categorical_features: Sequence[Any] | None = None,
+        warm_start: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        self.preset = preset
+        self.members = members
+        self.folds = folds
+        self.hidden = hidden
+        self.activation = activation
+        self.dropout = dropout
+        self.bins = bins
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.patience = patience
+        self.recalibrate = recalibrate
+        self.categorical_features = categorical_features
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show all arguments: a subclass writes `**common` for those of its parent."""
+        super().__init_subclass__(**kwargs)
+        init: Any = cls.__init__
+        own = inspect.signature(init).parameters
+        if "common" in own:
+            parent: Any = cls.__mro__[1]
+            merged = {n: p for n, p in own.items() if n != "common"}
+            inherited = inspect.signature(parent.__init__).parameters
+            merged |= {n: p for n, p in inherited.items() if n not in merged}
+            init.__signature__ = inspect.Signature(sorted(merged.values(), key=lambda p: p.kind))
+
+    fitted_: Fitted
+    columns_: Columns
+
+    # What a subclass says -----------------------------------------------------------------------
+
+    def _make_head(self, settings: Settings) -> Head:
+        """The object in which estimators differ."""
+        raise NotImplementedError
+
+    # How several targets depend on each other: "independent", "flow" or "gaussian".
+    _dependence = "independent"
+
+    def _bounds(self) -> Support | None:
+        """Bounds of the targets."""
+        return None
+
+    # Fitting ------------------------------------------------------------------------------------
+
+    def _train(
+        self,
+        X: Array,
+        y: Array,
+        weights: Any,
+        columns: Columns,
+        eval_set: tuple[Array, Array] | None = None,
+        one_pass: bool = False,
+    ) -> None:
+        """Fit or continue the bag and set the fitted attributes."""
+        if weights is not None:
+            weights = _check_sample_weight(weights, X, ensure_non_negative=True)
+            if not (weights > 0).any():
+                raise ValueError("every sample_weight is zero, so there is nothing to learn from.")
+        settings = resolve(**self.get_params(deep=False))
+        recipe = Recipe(
+            settings=settings,
+            head=lambda: self._make_head(settings),
+            dependence=self._dependence,
+            support=self._bounds(),
+            categories=[None if known is None else len(known) for known in columns.categories],
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            device=self._torch_device(),
+            verbose=self.verbose,
+        )
+        keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")
+        previous = self.fitted_ if keep else None
+        if previous is not None and previous.loc.shape != y.shape[1:]:
+            before, now = (shape[0] if shape else 1 for shape in (previous.loc.shape, y.shape[1:]))
+            raise ValueError(
+                f"y has {now} targets, but the model was fitted with {before}; fit a new model."
+            )
+        self.fitted_, self.history_ = fit_bag(recipe, X, y, weights, eval_set, previous, one_pass)
+        self.columns_ = columns
+        self.n_iter_ = max([1, *self.history_.steps])
+
+    def _torch_device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    # Checking -----------------------------------------------------------------------------------
+
+    def _check_rows(
+        self, X: Any, y: Any = "no_validation", reset: bool = False, **options: Any
+    ) -> tuple[Array, Any, Columns]:
+        """X as float64 (n, p) with NaN where missing, y, and the columns; names are set or checked.
+
+        Args:
+            X: array or DataFrame.
+            y: targets, or "no_validation".
+            reset: whether these rows define the columns.
+            **options: of `check_X_y`.
+        """
+        common: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        table = is_frame(X) or (self.categorical_features is not None and np.ndim(X) == 2)
+        with_y = not (isinstance(y, str) and y == "no_validation")
+        columns = Columns(self.categorical_features) if reset else self.columns_
+        try:
+            if not table:
+                options = options if with_y else {}
+                checked = validate_data(self, X, y, reset=reset, **common, **options)
+                X, y = checked if with_y else (checked, None)
+                if reset:
+                    columns.categories = [None] * X.shape[1]
+                return X, y, columns
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            X = X if is_frame(X) else np.asarray(X)
+            X = (columns.fit(X) if reset else columns).transform(X)
+            if with_y:
+                X, y = check_X_y(X, y, estimator=self, **common, **options)
+            else:
+                X, y = check_array(X, estimator=self, **common), None
+            return X, y, columns
+        except ValueError as error:
+            if "could not convert string to float" not in str(error):
+                raise
+            raise ValueError(
+                f"X holds text ({str(error).partition(': ')[2]}); convert it to numbers or declare "
+                "its column categorical (pandas dtype 'category' or categorical_features)."
+            ) from None
+
+    def predict_dist(self, X: Any) -> Prediction:
+        """The predictive distributions of all rows, as one lazy object.
+
+        Args:
+            X: (n, p).
+
+        Returns:
+            An object with `quantile`, `interval`, `cdf`, `pdf`, `log_pdf`, `event`, `sample`,
+            `crps`, `mean`, `median` and `std`, which answer in NumPy arrays.
+        """
+        check_is_fitted(self)
+        rows = self._check_rows(X)[0]
+        return self.fitted_.predict(self.fitted_.model.encoding.standardise(rows))
