@@ -14,6 +14,7 @@ from aqf_det.compat.errors import (
     UnreadableCheckpointError,
     UnsafeCheckpointError,
 )
+from aqf_det.compat.half_precision_nms import separate_classes_in_float32
 from aqf_det.compat.package_metadata import replace_pkg_resources
 from aqf_det.compat.quiet import hide_upstream_warnings
 from aqf_det.compat.ssd_prediction import give_ssd_head_a_loss_cls
@@ -43,4 +44,5 @@ def apply() -> None:
     allow_runner_state()
     load_weights_only()
     accept_no_boxes()
+    separate_classes_in_float32()
     give_ssd_head_a_loss_cls()

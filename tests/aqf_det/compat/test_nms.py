@@ -45,9 +45,9 @@ def test_nms_on_touching_nested_and_duplicate_boxes(rows, threshold):
 
 
 def test_identical_boxes_leave_the_first_of_the_best():
-    boxes = torch.tensor([[1.0, 1.0, 5.0, 5.0]]).repeat(4, 1)
-    _, kept = nms(boxes, torch.tensor([0.5, 0.9, 0.9, 0.1]), 0.5)
-    assert kept.tolist() == [1]
+    boxes, scores = torch.tensor([[1.0, 1.0, 5.0, 5.0]]).repeat(4, 1), torch.tensor([5, 9, 9, 1])
+    _, kept = nms(boxes, scores / 10, 0.5)
+    assert kept.tolist() == references.nms(boxes, scores / 10, 0.5) == [1]
 
 
 def test_a_box_at_exactly_the_threshold_stays():
@@ -118,11 +118,15 @@ def test_soft_nms_in_half_precision(dtype):
     )
 
 
-def test_soft_nms_of_identical_boxes_and_non_contiguous_input():
+@pytest.mark.parametrize("method", ["naive", "linear", "gaussian"])
+def test_soft_nms_of_identical_boxes_and_non_contiguous_input(method):
     boxes = torch.tensor([[1.0, 1.0, 5.0, 5.0]]).repeat(3, 1).t().contiguous().t()
-    dets, kept = soft_nms(boxes, torch.tensor([0.5, 0.9, 0.9]), method="linear")
-    assert kept.tolist() == [1]
-    assert dets[0, 4] == pytest.approx(0.9)
+    scores = torch.tensor([[0.5, 0.0], [0.9, 0.0], [0.9, 0.0]])[:, 0]
+    assert not boxes.is_contiguous() and not scores.is_contiguous()
+    dets, kept = soft_nms(boxes, scores, method=method)
+    expected, decayed = references.soft_nms(boxes, scores, 0.3, 0.5, 1e-3, method)
+    assert kept.tolist() == expected
+    torch.testing.assert_close(dets[:, 4], torch.tensor(decayed, dtype=torch.float32))
 
 
 def per_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> list[int]:
@@ -143,6 +147,16 @@ def test_batched_nms_suppresses_within_a_class_however_it_splits(split_thr):
     torch.testing.assert_close(dets[:, :4], boxes[kept])
     _, limited = batched_nms(boxes, scores, labels, {**config, "max_num": 5})
     assert limited.tolist() == kept[:5].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batched_nms_in_half_precision_suppresses_within_a_class(dtype):
+    boxes, scores = random_boxes(50)
+    boxes, scores = (boxes * 10).round().to(dtype), scores.to(dtype)
+    labels = torch.tensor([0, 40, 79])[torch.arange(50) % 3]
+    dets, kept = batched_nms(boxes, scores, labels, {"iou_threshold": 0.4})
+    assert set(kept.tolist()) == set(per_class(boxes, scores, labels, 0.4))
+    torch.testing.assert_close(dets, torch.cat([boxes[kept], scores[kept, None]], dim=1))
 
 
 @pytest.mark.parametrize("split_thr", [10000, 10])

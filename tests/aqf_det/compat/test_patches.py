@@ -19,6 +19,7 @@ from aqf_det import compat
 from aqf_det.compat.checkpoint_contents import allow_runner_state
 from aqf_det.compat.checkpoint_loading import load_weights_only
 from aqf_det.compat.empty_batched_nms import accept_no_boxes
+from aqf_det.compat.half_precision_nms import separate_classes_in_float32
 from aqf_det.compat.package_metadata import package2module, replace_pkg_resources
 from aqf_det.compat.quiet import hide_upstream_warnings
 from aqf_det.compat.ssd_prediction import give_ssd_head_a_loss_cls
@@ -123,6 +124,15 @@ def test_batched_nms_accepts_no_boxes(only_ops):
     empty = torch.zeros(0, 4), torch.zeros(0), torch.zeros(0)
     assert batched_nms(*empty, {"iou_threshold": 0.5})[0].shape == (0, 5)
     assert accept_no_boxes() is False  # it accepts them already
+
+
+@pytest.mark.slow
+def test_batched_nms_keeps_classes_apart_in_half_precision(only_ops):
+    assert only_ops["half batched_nms"] == "returned [0, 1, 2]"
+    boxes, scores, classes = map(torch.tensor, upstream_faults.HALF_PRECISION_BOXES)
+    boxes, scores = boxes.bfloat16(), scores.bfloat16()
+    assert batched_nms(boxes, scores, classes, {"iou_threshold": 0.5})[1].tolist() == [0, 1]
+    assert separate_classes_in_float32() is False  # it is right already
 
 
 @pytest.mark.slow

@@ -25,6 +25,14 @@ SSD_ANCHORS = {
 }
 
 
+# Two identical boxes of a high class beside a large one of another: the second has to go.
+HALF_PRECISION_BOXES = (
+    [[0.0, 0.0, 512.0, 512.0], [0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]],
+    [0.9, 0.8, 0.7],
+    [0, 99, 99],
+)
+
+
 class MakeFolder:
     """Pickles to a command that makes a folder when it is unpickled without restriction."""
 
@@ -94,7 +102,12 @@ def with_nothing_applied() -> dict[str, str]:
 
 
 def with_ops_only() -> dict[str, str]:
-    compat_without("accept_no_boxes", "give_ssd_head_a_loss_cls", "hide_upstream_warnings")
+    compat_without(
+        "accept_no_boxes",
+        "separate_classes_in_float32",
+        "give_ssd_head_a_loss_cls",
+        "hide_upstream_warnings",
+    )
     import torch
     from mmcv.ops import batched_nms
     from mmdet.models.dense_heads import AnchorHead, SSDHead
@@ -103,6 +116,11 @@ def with_ops_only() -> dict[str, str]:
         return batched_nms(
             torch.zeros(0, 4), torch.zeros(0), torch.zeros(0), {"iou_threshold": 0.5}
         )
+
+    def nms_of_half_precision_boxes() -> list[int]:
+        boxes, scores, classes = HALF_PRECISION_BOXES
+        boxes, scores = (torch.tensor(x, dtype=torch.bfloat16) for x in (boxes, scores))
+        return batched_nms(boxes, scores, torch.tensor(classes), {"iou_threshold": 0.5})[1].tolist()
 
     def deprecated_call() -> list[str]:
         head = AnchorHead(1, 1)
@@ -113,6 +131,7 @@ def with_ops_only() -> dict[str, str]:
 
     return {
         "batched_nms": happens(nms_of_nothing),
+        "half batched_nms": happens(nms_of_half_precision_boxes),
         "ssd": happens(lambda: SSDHead(anchor_generator=SSD_ANCHORS).loss_cls),
         "warnings": happens(deprecated_call),
     }
