@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 
+def shaped(values: list[Tensor], shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """The values as one tensor; nothing of no values, but still a function of ``like``."""
+    return torch.stack(values).reshape(shape) if values else 0 * like.sum() + like.new_zeros(shape)
+
+
 def iou(a: list[float], b: list[float], offset: int = 0) -> float:
     width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]) + offset)
     height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]) + offset)
@@ -118,8 +123,7 @@ def roi_align(
                     ]
                     values = torch.stack(points) if points else plane.new_zeros(1)
                     output.append(values.max() if mode == "max" else values.mean())
-    shape = (len(rois), features.shape[1], *bins)
-    return torch.stack(output).reshape(shape) if output else features.new_zeros(shape)
+    return shaped(output, (len(rois), features.shape[1], *bins), features)
 
 
 def roi_pool(features: Tensor, rois: Tensor, bins: tuple[int, int], scale: float) -> Tensor:
@@ -143,7 +147,7 @@ def roi_pool(features: Tensor, rois: Tensor, bins: tuple[int, int], scale: float
                     pixels = [plane[r, c] for r in rows for c in columns]
                     empty = not pixels or bin_w <= 0 or bin_h <= 0
                     output.append(plane.new_zeros(()) if empty else torch.stack(pixels).max())
-    return torch.stack(output).reshape(len(rois), features.shape[1], *bins)
+    return shaped(output, (len(rois), features.shape[1], *bins), features)
 
 
 def deform_conv(
@@ -182,9 +186,8 @@ def deform_conv(
                                     value = value * mask[b, k, y, x]
                                 total = total + weight[o, c, i, j] * value
                     output[b][o][y][x] = total
-    return torch.stack(
-        [total for image in output for plane in image for row in plane for total in row]
-    ).reshape(batch, out_channels, out_h, out_w)
+    totals = [total for image in output for plane in image for row in plane for total in row]
+    return shaped(totals, (batch, out_channels, out_h, out_w), features)
 
 
 def deformable_attention(
@@ -208,7 +211,7 @@ def deformable_attention(
                             sample = zero_padded(plane, y * rows - 0.5, x * columns - 0.5)
                             total = total + weights[b, q, h, level, p] * sample
                     output.append(total)
-    return torch.stack(output).reshape(batch, queries, heads * width)
+    return shaped(output, (batch, queries, heads * width), value)
 
 
 def sigmoid_focal_loss(
@@ -224,7 +227,7 @@ def sigmoid_focal_loss(
             else:
                 loss = -(1 - alpha) * p**gamma * torch.log(1 - p)
             rows.append(loss * row_weight)
-    return torch.stack(rows).reshape(logits.shape)
+    return shaped(rows, logits.shape, logits)
 
 
 def softmax_focal_loss(
@@ -238,4 +241,4 @@ def softmax_focal_loss(
         p = torch.exp(logits[n, label]) / sum(torch.exp(logit) for logit in logits[n])
         row_weight = 1.0 if weight is None else weight[label]
         rows.append(-alpha * (1 - p) ** gamma * torch.log(p) * row_weight)
-    return torch.stack(rows)
+    return shaped(rows, target.shape, logits)
