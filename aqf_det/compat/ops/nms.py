@@ -29,7 +29,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         corners = torch.cat([corners[:, :2], corners[:, 2:] + offset], dim=1)
     # An IoU is computed in the boxes' precision; the threshold must be rounded likewise, or a box
     # at exactly the threshold is suppressed.
-    threshold = torch.tensor(iou_threshold, dtype=corners.dtype).item()
+    threshold = torch.tensor(iou_threshold, dtype=corners.dtype, device="cpu").item()
     return torchvision.ops.nms(corners, scores.detach().to(corners.dtype), threshold)
 
 

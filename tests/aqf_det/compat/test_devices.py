@@ -1,6 +1,8 @@
 """Results live where the inputs live.
 
 Fake tensors carry a device without needing one, so a stray CPU tensor inside an op shows anywhere.
+Ops whose shapes depend on the numbers need real ones: there, whatever is made without naming a
+device is made on the meta device, which does not mix with the CPU tensors it is given.
 """
 
 import pytest
@@ -55,3 +57,58 @@ CASES = {
 def test_the_result_lives_on_the_device_of_the_input(name):
     with FakeTensorMode(), torch.no_grad():
         assert CASES[name]().device.type == "cuda"
+
+
+@pytest.fixture
+def elsewhere_by_default():
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+def here(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(*shape, device="cpu", dtype=dtype)
+
+
+def roi_pool() -> list[torch.Tensor]:
+    features, rois, output = here(2, 3, 8, 8), here(4, 5), here(4, 3, 2, 2)
+    argmax = here(4, 3, 2, 2, dtype=torch.int32)
+    ops.roi_pool_forward(features, rois, output, argmax, 2, 2, 1.0)
+    ops.roi_pool_backward(here(4, 3, 2, 2), rois, argmax, features, 2, 2, 1.0)
+    return [output, argmax, features]
+
+
+def roi_align_max() -> list[torch.Tensor]:
+    features, rois, output = here(2, 3, 8, 8), here(4, 5), here(4, 3, 2, 2)
+    rois[:, 3:] = 5
+    rows, columns = here(4, 3, 2, 2), here(4, 3, 2, 2)
+    geometry = (2, 2, 1.0, 0, 0, True)
+    ops.roi_align_forward(features, rois, output, rows, columns, *geometry)
+    ops.roi_align_backward(here(4, 3, 2, 2), rois, rows, columns, features, *geometry)
+    return [output, rows, columns, features]
+
+
+def attention() -> list[torch.Tensor]:
+    value, shapes = here(1, 4, 2, 3), 2 * here(1, 2, dtype=torch.long)
+    locations, weights = here(1, 5, 2, 1, 2, 2), here(1, 5, 2, 1, 2)
+    given = (value, shapes, 0 * shapes[:, 0], locations, weights)
+    output = ops.ms_deform_attn_forward(*given, 64)
+    grads = [torch.empty_like(tensor) for tensor in (value, locations, weights)]
+    ops.ms_deform_attn_backward(*given, here(1, 5, 6), *grads, 64)
+    return [output, *grads]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: [ops.nms(here(5, 4), here(5), 0.5, 0)],
+        lambda: [ops.softnms(here(5, 4), here(5), here(5, 5), 0.5, 0.5, 0.1, 1, 0)],
+        roi_pool,
+        roi_align_max,
+        attention,
+    ],
+    ids=["nms", "softnms", "roi pool", "roi align max", "attention"],
+)
+def test_nothing_is_made_on_another_device(run, elsewhere_by_default):
+    for result in run():
+        assert result.device.type == "cpu" and result.isfinite().all()
