@@ -21,8 +21,9 @@ help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 setup: ## Create .venv and install the tested versions; does nothing when they are there
-	@command -v $(PYTHON) >/dev/null || { echo "Set-up stopped: there is no $(PYTHON);" \
-		"install Python 3.10 to 3.13 or name one with PYTHON=/path/to/python." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[0] < 3)' 2>/dev/null || { \
+		echo "Set-up stopped: $(PYTHON) does not run or is no Python 3; install Python 3.10" \
+		"to 3.13 or name one with PYTHON=/path/to/python." >&2; exit 1; }
 	@PYTHON="$(PYTHON)" $(PYTHON) tools/setup_env.py
 
 demo: setup ## Train, evaluate and draw a quantile-flow detector on a generated data set
@@ -47,7 +48,8 @@ ruff-check:
 ruff-format:
 	@$(RUN) -m ruff format --check .
 
-# Types are judged with numpy's current stubs; the last numpy for Python 3.10 infers other types.
+# Types are judged as on Python 3.10 (see pyproject.toml), but with the stubs of current numpy: the
+# last numpy for Python 3.10 takes an array's number of dimensions for part of its type.
 types:
 	@if $(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $(RUN) -m mypy; \
 		else echo "mypy is left to Python 3.11 and newer."; fi

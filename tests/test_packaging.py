@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,8 @@ def pyproject() -> dict[str, Any]:
 def constraints() -> list[Requirement]:
     """The pinned requirements."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+    stripped = [line.split(" #")[0].strip() for line in lines]
+    return [Requirement(line) for line in stripped if line and not line.startswith("#")]
 
 
 def pins_for(python: str) -> dict[str, str]:
@@ -112,6 +115,28 @@ def test_core_needs_torch_and_numpy_only() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
+@pytest.mark.slow
+def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
+    packages = ["aqf_core", "aqf_det"]
+    for name in [*packages, "tests", "tools", "configs"]:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("aqf-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
+    expected = {
+        path.relative_to(tmp_path).as_posix()
+        for package in packages
+        for path in (tmp_path / package).rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+    assert held == expected
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_every_requirement_is_pinned_within_its_bounds(python: str) -> None:
     project = pyproject()["project"]
@@ -127,6 +152,7 @@ def test_unsupported_pythons_are_excluded_everywhere() -> None:
     project = pyproject()["project"]
     supported = SpecifierSet(project["requires-python"])
     assert "3.9" not in supported and "3.14" not in supported
+    assert pyproject()["tool"]["mypy"]["python_version"] == PYTHONS[0]
     classifiers = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     matrix = re.search(r"python-version: \[(.*)\]", workflow)

@@ -1,7 +1,7 @@
 """Create the project's virtual environment and install the tested versions into it.
 
-``make demo`` and ``make test`` call this first. It uses the standard library only and keeps to the
-syntax of Python 3.7, so that an interpreter that is too old still gets to say so.
+``make demo`` and ``make test`` call this first. It uses the standard library only and keeps to
+Python 3.6 until it knows better, so that an interpreter that is too old still gets to say so.
 
 The environment is complete when ``.venv/aqf-setup.txt`` holds the fingerprint of
 ``pyproject.toml``, ``constraints.txt`` and the environment's own Python; then nothing is installed
@@ -68,7 +68,7 @@ def check_python(version: Tuple[int, ...], name: str) -> None:
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return
     minors = range(NEWEST[1], OLDEST[1] - 1, -1)
-    found = [f"python3.{minor}" for minor in minors if shutil.which(f"python3.{minor}")]
+    found = [f"python3.{minor}" for minor in minors if runs(f"python3.{minor}")]
     actual = ".".join(str(part) for part in version[:3])
     advice = found[0] if found else "/path/to/python3.11 after installing one"
     raise SetupError(
@@ -77,24 +77,35 @@ def check_python(version: Tuple[int, ...], name: str) -> None:
     )
 
 
+def runs(python: str) -> bool:
+    """Whether an interpreter of that name starts; version managers also list ones that do not."""
+    found = shutil.which(python)
+    return found is not None and output_of(found, "print('yes')") == "yes"
+
+
 def venv_python(venv: Path) -> Path:
     """Path of the interpreter inside the environment."""
     return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def probe(venv: Path, code: str) -> Optional[str]:
-    """Output of ``code`` run by the environment's interpreter, None if that does not work."""
+def output_of(python: str, code: str) -> Optional[str]:
+    """Output of ``code`` run by an interpreter, None if that does not work."""
     try:
         done = subprocess.run(
-            [str(venv_python(venv)), "-I", "-c", code],
+            [python, "-I", "-c", code],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",
             timeout=120,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def probe(venv: Path, code: str) -> Optional[str]:
+    """Output of ``code`` run by the environment's interpreter, None if that does not work."""
+    return output_of(str(venv_python(venv)), code)
 
 
 def python_version(venv: Path) -> Optional[str]:
@@ -140,7 +151,7 @@ def create(venv: Path) -> None:
         [sys.executable, "-m", "venv", "--clear", str(venv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
     )
     if done.returncode == 0 and probe(venv, "import pip") is not None:
         return
@@ -235,12 +246,9 @@ def check_opencv(venv: Path, started: float) -> None:
     """
     if probe(venv, "import cv2") is not None:
         return
-    version = probe(venv, "import importlib.metadata as m; print(m.version('opencv-python'))")
-    if version is None:
-        raise SetupError("OpenCV is not installed; see pyproject.toml")
     say("OpenCV does not load here (no desktop libraries): taking its headless build")
-    headless = f"opencv-python-headless=={version}"
-    pip_install(venv, ["--force-reinstall", "--no-deps", headless], started)
+    swap = ["--force-reinstall", "--no-deps", "opencv-python-headless"]
+    pip_install(venv, ["-c", "constraints.txt"] + swap, started)
     if probe(venv, "import cv2") is None:
         raise SetupError("OpenCV does not load; `.venv/bin/python -c 'import cv2'` shows why")
 

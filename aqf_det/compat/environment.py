@@ -18,7 +18,8 @@ def check_environment() -> None:
 
     Raises:
         DetectionStackError: torchvision, mmengine, mmcv, mmdet or pycocotools is missing,
-            torchvision does not fit torch, or a version is outside :data:`SUPPORTED`.
+            torchvision does not fit torch, OpenCV does not load, or a version is outside
+            :data:`SUPPORTED`.
     """
     for module in ("torchvision", *SUPPORTED, "pycocotools"):
         if _is_missing(module):
@@ -26,6 +27,7 @@ def check_environment() -> None:
                 f"aqf_det needs {module}, which is not installed: run {INSTALL_COMMAND}"
             )
     _check_torchvision()
+    _check_opencv()
     for module, (first, last) in SUPPORTED.items():
         _check_version(module, first, last)
 
@@ -38,16 +40,26 @@ def _is_missing(module: str) -> bool:
 
 
 def _check_torchvision() -> None:
+    import torch
+
     try:
         import torchvision.ops
 
-        torchvision.ops.nms  # noqa: B018
-    except Exception as error:  # a build for another torch fails in many ways
-        import torch
-
+        torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
+    except Exception as error:  # a build for another torch fails in many ways, some when called
         raise DetectionStackError(
             f"The installed torchvision does not work with torch {torch.__version__} ({error}): "
             f"run {INSTALL_COMMAND}"
+        ) from error
+
+
+def _check_opencv() -> None:
+    try:
+        import cv2  # noqa: F401
+    except ImportError as error:
+        raise DetectionStackError(
+            f"OpenCV does not load ({error}): on a machine without the libraries of a desktop run "
+            "pip install --force-reinstall --no-deps opencv-python-headless -c constraints.txt"
         ) from error
 
 

@@ -41,8 +41,18 @@ def test_an_incompatible_version_is_named(module, version, monkeypatch):
 
 
 def test_a_torchvision_for_another_torch_is_named(monkeypatch):
-    monkeypatch.delattr(torchvision.ops, "nms")
-    with pytest.raises(DetectionStackError, match=f"torchvision does not work with.*{INSTALL}"):
+    def not_loaded(*_):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(torchvision.ops, "nms", not_loaded)
+    sentence = "torchvision does not work with torch .*::nms does not exist"
+    with pytest.raises(DetectionStackError, match=f"{sentence}.*{INSTALL}"):
+        check_environment()
+
+
+def test_an_opencv_that_does_not_load_is_told_the_other_build(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(DetectionStackError, match=r"OpenCV does not load \(.*cv2.*headless -c "):
         check_environment()
 
 
@@ -58,8 +68,9 @@ def test_importing_the_package_without_torchvision_ends_in_that_sentence():
 
 
 @pytest.mark.slow
-def test_importing_the_package_is_quiet():
-    code = "import aqf_det, mmdet.models, mmdet.apis, mmengine.runner"
+def test_importing_the_package_and_upstreams_deprecated_calls_are_quiet():
+    code = "import aqf_det, mmdet.apis, mmengine.runner, mmdet.models.dense_heads as heads\n"
+    code += "heads.AnchorHead(1, 1).num_anchors"
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
