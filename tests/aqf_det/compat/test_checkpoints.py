@@ -82,6 +82,18 @@ def test_weights_only_is_asked_for_whatever_the_caller_says():
     assert seen == [{"weights_only": True}, {"map_location": "cpu", "weights_only": True}]
 
 
+def test_the_environment_variable_that_forces_unpickling_has_no_effect(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    marker, file = tmp_path / "executed", str(tmp_path / "evil.pth")
+    torch.save({"x": Evil(os.mkdir, str(marker))}, file)
+    with pytest.raises(UnsafeCheckpointError, match="mkdir"):
+        _load_checkpoint(file)
+    assert not marker.exists()
+    with pytest.warns(UserWarning, match="forcing weights_only=False"):
+        torch.load(file)  # what the variable does to code that does not ask
+    assert marker.exists()
+
+
 def test_every_loader_of_mmengine_goes_through_the_safe_load(monkeypatch, tmp_path):
     """The remote storages as well: their clients are replaced by local ones here."""
     marker = tmp_path / "executed"
