@@ -85,6 +85,13 @@ def test_pkg_resources_is_used_where_it_exists(monkeypatch, tmp_path):
     assert package_utils.is_installed is upstream_is_installed
 
 
+def test_look_ups_that_do_not_ask_for_pkg_resources_are_left_alone(monkeypatch):
+    repaired = lambda package: False  # noqa: E731
+    monkeypatch.setattr(package_utils, "is_installed", repaired)
+    assert replace_pkg_resources() is False
+    assert package_utils.is_installed is repaired
+
+
 @pytest.mark.slow
 def test_log_history_can_be_loaded(unpatched, tmp_path):
     assert unpatched["load history"].startswith("UnpicklingError")
@@ -140,6 +147,16 @@ def test_ssd_heads_have_what_prediction_asks_for(only_ops):
     assert only_ops["ssd"].startswith("AttributeError: 'SSDHead' object has no attribute")
     assert SSDHead(anchor_generator=upstream_faults.SSD_ANCHORS).loss_cls is None
     assert give_ssd_head_a_loss_cls() is False  # it has one already
+
+
+def test_an_ssd_head_with_a_loss_cls_of_its_own_is_left_alone(monkeypatch):
+    def repaired_init(self):
+        self.loss_cls = None
+
+    monkeypatch.delattr(SSDHead, "loss_cls")
+    monkeypatch.setattr(SSDHead, "__init__", repaired_init)
+    assert give_ssd_head_a_loss_cls() is False
+    assert "loss_cls" not in vars(SSDHead)
 
 
 @pytest.mark.slow
