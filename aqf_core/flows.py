@@ -328,7 +328,9 @@ class AutoregressiveQuantileFlow(nn.Module):
         seen: Tensor | None = None
         for t, j in enumerate(self.conditioner.order):
             h, state = self.conditioner.step(state, t, seen)
-            values[j] = self.transformer.from_base(columns[j], h)
+            if t == 0:
+                transform = self.transformer.sampler(columns[j], h)
+            values[j] = transform(columns[j], h)
             seen = _seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
 

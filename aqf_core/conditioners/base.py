@@ -207,4 +207,6 @@ def spread(rows: Tensor, lead: Sequence[int], batch_shape: Sequence[int]) -> Ten
 
 def to_batch(rows: Tensor, batch_shape: Sequence[int]) -> Tensor:
     """View feature-major values (F, N) as (*B, F) without copying."""
+    if len(batch_shape) == 1:
+        return rows.t()
     return rows.reshape(rows.shape[0], *batch_shape).movedim(0, -1)

@@ -52,14 +52,17 @@ class MaskedLinear(nn.Module):
 
 
 class Rows:
-    """Feature-major values (units, N) that grow unit by unit.
+    """Feature-major values (1 + units, N) that grow unit by unit; the first row is all ones.
 
-    Without gradients they live in a preallocated buffer that is written in place; with gradients
-    (or when traced) every growth makes a new tensor, so that nothing autograd has saved is
-    overwritten.
+    The ones multiply the bias, which then is a column of the weight: adding it separately would
+    first have to copy it for every point.
+
+    Without gradients the values live in a preallocated buffer that is written in place; with
+    gradients (or when traced) every growth makes a new tensor, so that nothing autograd has saved
+    is overwritten.
 
     Args:
-        values: the buffer (capacity, N), or an empty tensor (0, N).
+        values: the buffer (1 + capacity, N), or an empty tensor (0, N).
         in_place: whether to write to the buffer.
     """
 
@@ -67,6 +70,7 @@ class Rows:
         self.values = values
         self.in_place = in_place
         self.count = 0
+        self.append(values.new_ones(1, values.shape[1]))
 
     def append(self, values: Tensor) -> None:
         """Add units (k, N)."""
@@ -78,21 +82,25 @@ class Rows:
 
     def append_layer(
         self,
-        bias: Tensor,
         weight: Tensor,
         inputs: Tensor,
         activation: Callable[..., Tensor],
+        extra: Tensor | None,
         skip: Tensor | None,
     ) -> None:
-        """Add the units activation(weight @ inputs + bias) + skip."""
+        """Add the units activation(weight @ inputs + extra) + skip."""
         if self.in_place:
             slot = self.values[self.count : self.count + weight.shape[0]]
-            activation(torch.addmm(bias, weight, inputs, out=slot), inplace=True)
+            torch.mm(weight, inputs, out=slot)
+            if extra is not None:
+                slot += extra
+            activation(slot, inplace=True)
             if skip is not None:
                 slot += skip
             self.count += weight.shape[0]
         else:
-            values = activation(torch.addmm(bias, weight, inputs))
+            values = torch.mm(weight, inputs)
+            values = activation(values if extra is None else values + extra)
             self.append(values if skip is None else values + skip)
 
 
@@ -103,14 +111,16 @@ class MaskedMLPState:
     Attributes:
         batch_shape: shape of the points to be generated.
         units: the inputs in order of generation, then the hidden units layer by layer.
-        layers: bias (units, 1 or N) and weight of every layer. The first bias contains the
-            context, and the columns of the first weight follow the order of generation.
+        weights: bias and weight (units, 1 + inputs) of every layer. The columns of the first one
+            follow the order of generation.
+        extra: what the context adds to the first layer (units, N), if there is a context.
         h: memory for the parameters (P, N) that is used again in every step; None with gradients.
     """
 
     batch_shape: tuple[int, ...]
     units: list[Rows]
-    layers: list[tuple[Tensor, Tensor]]
+    weights: list[Tensor]
+    extra: Tensor | None
     h: Tensor | None
 
 
@@ -199,55 +209,53 @@ class MaskedMLP(Conditioner):
         return h
 
     def start(self, batch_shape: Sequence[int], context: Tensor | None = None) -> MaskedMLPState:
-        layers: list[tuple[Tensor, Tensor]] = [
-            (layer.bias.unsqueeze(-1), layer.weight)
-            for layer in cast("list[MaskedLinear]", list(self.layers))
+        layers = cast("list[MaskedLinear]", list(self.layers))
+        first: Tensor = layers[0].weight
+        if self.order != tuple(range(self.features)):
+            first = first[:, list(self.order)]
+        weights = [
+            torch.cat((layer.bias.unsqueeze(-1), weight), 1)
+            for layer, weight in zip(layers, [first, *(m.weight for m in layers[1:])], strict=True)
         ]
-        bias, weight = layers[0]
+        extra = None
         if self.context_layer is not None and context is not None:
             rows, lead = flat_context(context, batch_shape)
-            bias = torch.addmm(bias, self.context_layer.weight, rows.t())
-            bias = spread(bias, lead, batch_shape)
-        if self.order != tuple(range(self.features)):
-            weight = weight[:, list(self.order)]
-        layers[0] = (bias, weight)
+            extra = spread(self.context_layer.weight @ rows.t(), lead, batch_shape)
         n = math.prod(batch_shape)
         in_place = not torch.is_grad_enabled() and not tracing()
-        sizes = [self.features] + [bias.shape[0] for bias, _ in layers[:-1]]
+        sizes = [self.features] + [weight.shape[0] for weight in weights[:-1]]
         if in_place:
             # One allocation for everything: several would be returned to the system and mapped
             # anew in every call, which takes longer than the products.
-            memory = weight.new_empty(sum(sizes) + self.n_params, n)
-            *parts, h = torch.split(memory, [*sizes, self.n_params])
+            memory = first.new_empty(sum(sizes) + len(sizes) + self.n_params, n)
+            *parts, h = torch.split(memory, [*(size + 1 for size in sizes), self.n_params])
             units = [Rows(part, True) for part in parts]
-            return MaskedMLPState(tuple(batch_shape), units, layers, h)
-        units = [Rows(weight.new_empty(0, n), False) for _ in sizes]
-        return MaskedMLPState(tuple(batch_shape), units, layers, None)
+            return MaskedMLPState(tuple(batch_shape), units, weights, extra, h)
+        units = [Rows(first.new_empty(0, n), False) for _ in sizes]
+        return MaskedMLPState(tuple(batch_shape), units, weights, extra, None)
 
     def step(
         self, state: MaskedMLPState, t: int, x_prev: Tensor | None
     ) -> tuple[Tensor, MaskedMLPState]:
         if x_prev is not None:
             state.units[0].append(x_prev.reshape(1, -1))
-        inputs = state.units[0].values[: self._below[0][t + 1]]
+        inputs = state.units[0].values[: 1 + self._below[0][t + 1]]
         for depth, units in enumerate(state.units[1:]):
             start, stop = self._below[depth + 1][t : t + 2]
             if start < stop:
-                bias, weight = state.layers[depth]
                 units.append_layer(
-                    bias[start:stop],
-                    weight[start:stop, : inputs.shape[0]],
+                    state.weights[depth][start:stop, : inputs.shape[0]],
                     inputs,
                     self.activation,
-                    inputs[start:stop] if self._skips[depth] else None,
+                    state.extra[start:stop] if depth == 0 and state.extra is not None else None,
+                    inputs[1 + start : 1 + stop] if self._skips[depth] else None,
                 )
-            inputs = units.values[:stop]
-        bias, weight = state.layers[-1]
+            inputs = units.values[: 1 + stop]
         start = self.order[t] * self.n_params
-        stop = start + self.n_params
-        h = torch.addmm(
-            bias[start:stop], weight[start:stop, : inputs.shape[0]], inputs, out=state.h
-        )
+        weight = state.weights[-1][start : start + self.n_params, : inputs.shape[0]]
+        h = torch.mm(weight, inputs, out=state.h)
+        if state.extra is not None and len(state.units) == 1:
+            h = h + state.extra[start : start + self.n_params]
         return to_batch(h, state.batch_shape), state
 
     def extra_repr(self) -> str:

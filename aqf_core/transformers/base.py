@@ -17,7 +17,7 @@ follow a feature of the distribution such as the gap between two modes. For dire
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -157,6 +157,10 @@ class Transformer(nn.Module):
     def from_base_and_slope(self, z: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """(y, log dy/dz)."""
         return cast(tuple[Tensor, Tensor], self._from_base(z, h, True))
+
+    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """`from_base`, or a faster way for many calls with the shapes of z and h."""
+        return self.from_base
 
     def to_base(self, y: Tensor, h: Tensor) -> Tensor:
         """z of shape broadcast(y, h[..., 0])."""

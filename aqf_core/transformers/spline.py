@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from ..validation import tracing
 from .base import LOG_SCALE_LIMIT, LOG_ZOOM_LIMIT, SHIFT_LIMIT, Direction, Transformer
 from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin
 from .positive import exp_bounded
-from .spline_sampling import bounding_rows, evaluate_rows
+from .spline_sampling import SplineSampler
 
 __all__ = ["RationalQuadraticSpline"]
 
@@ -59,8 +60,6 @@ class RationalQuadraticSpline(Transformer):
     closed_inverse = True
     sliding = True
     anchored: Tensor
-    bound_start: Tensor
-    bound_growth: Tensor
 
     def __init__(
         self,
@@ -76,34 +75,34 @@ class RationalQuadraticSpline(Transformer):
         self.bins, self.bound, self.learn_widths = bins, bound, widths
         self.bin_width = 2.0 * bound / bins
         self.register_buffer("anchored", anchored_sum(bins), persistent=False)
-        limits = [LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT] + [LOG_SLOPE_LIMIT] * (2 * bins + 1)
-        start, growth = bounding_rows(limits, [row != 1 for row in range(len(limits))])
-        self.register_buffer("bound_start", start, persistent=False)
-        self.register_buffer("bound_growth", growth, persistent=False)
 
-    def from_base(self, z: Tensor, h: Tensor) -> Tensor:
-        if not self._one_point_each(z, h):
-            return super().from_base(z, h)
-        to_knots = (self.bin_width * self.anchored).t()
-        rows = h.movedim(-1, 0).reshape(self.n_params, -1).t()
-        y = evaluate_rows(
-            z.reshape(-1), rows, self.bound_start, self.bound_growth, to_knots, self.bin_width
-        )
-        return y.reshape(z.shape)
-
-    def _one_point_each(self, z: Tensor, h: Tensor) -> bool:
-        """Whether the faster evaluation for samples applies."""
-        return (
+    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        applies = (
             self.direction == "quantile"
             and not self.learn_widths
             and not torch.is_grad_enabled()
             and not tracing()
             and z.shape == h.shape[:-1]
-            and h.shape[-1] == self.n_params
-            # Its constants are stored in float32.
-            and z.dtype == h.dtype == self.anchored.dtype == torch.float32
+            and z.dtype == h.dtype == self.anchored.dtype
             and 0 < 2 * h.numel() < 2**31
         )
+        if not applies:
+            return self.from_base
+        evaluate = SplineSampler(
+            z.numel(),
+            (LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT),
+            LOG_SLOPE_LIMIT,
+            (self.bin_width * self.anchored).t(),
+            self.bin_width,
+        )
+
+        def sample(z: Tensor, h: Tensor) -> Tensor:
+            rows = h.movedim(-1, 0)
+            if z.dim() == 1:
+                return evaluate(z, rows.contiguous())
+            return evaluate(z.reshape(-1), rows.reshape(self.n_params, -1)).reshape(z.shape)
+
+        return sample
 
     def prepare(self, *raw: Tensor) -> Knots:
         raw_secant, raw_slope, *raw_width = raw
