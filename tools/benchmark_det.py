@@ -10,8 +10,9 @@ a ratio is the median over rounds of the ratios within a round.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -164,9 +165,30 @@ def peak_megabytes(variant: Variant, size: int, device: str) -> float:
         torch.cuda.reset_peak_memory_stats()
         run()
         return (torch.cuda.max_memory_allocated() - before) / 1e6
-    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1e3
+    run()  # libraries load and the allocator settles
+    return peak_above_now(run)
+
+
+def peak_above_now(run: Callable[[], Any]) -> float:
+    """Megabytes by which the process grows at most during a call, beyond what it holds before."""
+    forget = Path("/proc/self/clear_refs")
+    if not forget.exists():
+        raise RuntimeError("peak memory on the CPU needs Linux's /proc; pass --no-memory.")
+    grown = []
+    for _ in range(5):
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # free memory does not count as held
+        forget.write_text("5")  # resets the high-water mark
+        before = _resident("VmRSS")
+        run()
+        grown.append((_resident("VmHWM") - before) / 1e3)
+    return float(np.median(grown))
+
+
+def _resident(field: str) -> float:
+    """Kilobytes of this process: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 def measure_memory(size: int, device: str) -> dict[str, float]:
