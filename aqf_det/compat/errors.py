@@ -18,10 +18,9 @@ class MissingOpError(NotImplementedError):
 
     def __init__(self, op: str) -> None:
         super().__init__(
-            f"The mmcv op '{op}' exists only in a compiled mmcv: build one for your PyTorch with "
-            "MMCV_WITH_OPS=1 pip install --no-build-isolation --no-binary mmcv 'mmcv==2.1.0' "
-            "(https://mmcv.readthedocs.io/en/latest/get_started/build.html), which is then used by "
-            "itself."
+            f"The mmcv op '{op}' exists only in a compiled mmcv: build mmcv 2.1.0 with "
+            "MMCV_WITH_OPS=1, setuptools < 82 and C++20, as the README shows under 'Compiled "
+            "operators', and it is used from then on."
         )
         self.op = op
 
