@@ -8,8 +8,8 @@ increasing in x, free of scale, and exactly N(0, 1) under the stage-1 Gaussian. 
 quantiles of x, side by side.
 
 A linear map cannot keep x1 below x2. ``valid=True`` bends it where a side comes near the centre c
-of the point
-box: with rho = (distance from c) / (distance of the point side from c) and the margin e = 0.1
+of the point box: with rho = (distance from c) / (distance of the point side from c) and the margin
+e = 0.1
 
     x - x̂ ~ rho - 1                      for rho >= e     (the same linear map)
     x - x̂ ~ e - 1 + e log(rho / e)        for rho < e      (never reaches the centre).
@@ -28,9 +28,11 @@ from torch import Tensor
 from .coder import OUTWARD
 
 MARGIN = 0.1
-#: No side comes closer to the centre, or floating point would let it touch; observed sides beyond
-#: the centre of a badly placed point box count as this close to it.
+#: No side comes closer to the centre than this share of its distance, nor than float32 can tell
+#: apart at the centre's coordinate: opposite sides never touch. Observed sides beyond the centre of
+#: a badly placed point box count as this close to it.
 SMALLEST_RATIO = 1e-4
+RESOLUTION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ class Sides:
         """Residuals (..., 4), broadcast against the boxes -> coordinates."""
         if not self.valid:
             return self.mean + self.sigma * residual
-        sign, centre, reach = self._frame()
+        sign, centre, reach, nearest = self._frame()
         v = sign * residual * self.sigma / reach
         # The clamp keeps the unused branch finite, so that its gradient is zero and not NaN.
         inner = MARGIN * torch.exp((v.clamp_max(MARGIN - 1) + 1 - MARGIN) / MARGIN)
-        ratio = torch.where(v >= MARGIN - 1, 1 + v, inner).clamp_min(SMALLEST_RATIO)
+        ratio = torch.where(v >= MARGIN - 1, 1 + v, inner).maximum(nearest)
         return centre + sign * reach * ratio
 
     def to_residual(self, x: Tensor) -> Tensor:
@@ -67,18 +69,19 @@ class Sides:
         if not self.valid:
             residual = (x - self.mean) / self.sigma
             return residual, (-self.sigma.log()).expand_as(residual)
-        sign, centre, reach = self._frame()
-        ratio = (sign * (x - centre) / reach).clamp_min(SMALLEST_RATIO)
+        sign, centre, reach, nearest = self._frame()
+        ratio = (sign * (x - centre) / reach).maximum(nearest)
         log_inner = (ratio.clamp_max(MARGIN) / MARGIN).log()
         v = torch.where(ratio >= MARGIN, ratio - 1, MARGIN - 1 + MARGIN * log_inner)
         return sign * v * reach / self.sigma, -log_inner - self.sigma.log()
 
-    def _frame(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Outward sign, centre and distance of each side of the point box."""
+    def _frame(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Outward sign, centre and distance of each side of the point box; its smallest ratio."""
         low, high = self.mean[..., :2], self.mean[..., 2:]
         centre = ((low + high) / 2).repeat(*[1] * (low.dim() - 1), 2)
         reach = ((high - low) / 2).clamp_min(1e-6).repeat(*[1] * (low.dim() - 1), 2)
-        return self.mean.new_tensor(OUTWARD), centre, reach
+        nearest = (RESOLUTION * (1 + centre.abs()) / reach).clamp_min(SMALLEST_RATIO)
+        return self.mean.new_tensor(OUTWARD), centre, reach, nearest
 
     def __getitem__(self, index: object) -> Sides:
         return Sides(self.mean[index], self.sigma[index], self.valid)  # type: ignore[index]

@@ -12,6 +12,7 @@ from torch.distributions import Normal
 
 from aqf_core.metrics import crps_from_quantiles
 from aqf_core.transformers import TRANSFORMERS
+from aqf_det.datasets import to_original_pixels
 from aqf_det.models import BoxDistribution, BoxFlow, FlowOptions
 from aqf_det.models.box_distribution import SidePredictive, base_points
 from aqf_det.models.sides import MARGIN, Sides
@@ -48,7 +49,7 @@ def test_residuals_round_trip(valid: bool, r: float, sigma: float, width: float)
     (slope,) = torch.autograd.grad(x.sum(), residual)
     assert bool((slope >= 0).all()) and bool(slope.isfinite().all())
     back, log_slope = sides.to_residual_and_slope(x.detach())
-    _, centre, reach = sides._frame()
+    _, centre, reach, _ = sides._frame()
     inside = ((x - centre).abs() / reach > 2e-4) if valid else torch.ones(4, dtype=torch.bool)
     torch.testing.assert_close(back[inside], residual.detach()[inside], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(log_slope[inside], -slope.log()[inside], rtol=1e-6, atol=1e-6)
@@ -145,6 +146,19 @@ def test_joint_samples_are_valid_boxes_even_when_the_flow_is_wild(passes: int) -
     assert bool(samples.isfinite().all())
     assert bool((samples[..., 0] < samples[..., 2]).all())
     assert bool((samples[..., 1] < samples[..., 3]).all())
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.1, 3.0])
+@pytest.mark.parametrize("place", [0.0, 500.0, 20000.0])
+def test_joint_samples_of_tiny_boxes_keep_an_area_in_float32(size: float, place: float) -> None:
+    mean = place + torch.tensor([[[0.0, 0.0, size, 2 * size]]])
+    model = flow(kind="quantile", dependence="autoregressive")
+    perturb(model, 1.0)
+    with torch.no_grad():
+        samples = model(torch.randn(1, 1, 5), mean, torch.full((1, 1, 4), 30.0)).samples(512)
+    meta = {"scale_factor": (1.7, 0.3), "pad_param": (20.0, 0.0, 33.0, 0.0)}
+    for boxes_found in (samples, to_original_pixels(samples, meta)):
+        assert bool((boxes_found[..., :2] < boxes_found[..., 2:]).all())
 
 
 def fit(model: BoxFlow, residual: torch.Tensor, steps: int = 120) -> BoxDistribution:
