@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -16,18 +14,38 @@ MIN_SPACING = 1e-4  # pixels; the density between equal neighbours would be infi
 FloatArray = NDArray[np.float64]
 
 
-def check_levels(levels: Sequence[float] | NDArray) -> FloatArray:
-    """Levels as an array; increasing and strictly inside (0, 1), or one sentence says why not."""
-    values = np.asarray(levels, float)
+def check_open_levels(levels: ArrayLike, name: str = "level") -> FloatArray:
+    """Levels as a 1-D array, or `LevelError` when one is not strictly inside (0, 1).
+
+    Example:
+        >>> check_open_levels(0.5)
+        array([0.5])
+        >>> check_open_levels([0.5, 95])
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.LevelError: level must lie strictly inside (0, 1), got 95.0; ...
+    """
+    try:
+        values = np.atleast_1d(np.asarray(levels, dtype=float))
+    except (TypeError, ValueError):
+        raise LevelError(f"{name} must be a number or a list of numbers, got {levels!r}.") from None
     if values.ndim != 1 or len(values) == 0:
-        raise LevelError(f"quantile levels must be a list of numbers, got {levels!r}.")
-    inside = (values > 0) & (values < 1)
-    if not inside.all():
+        raise LevelError(f"{name} must be a number or a non-empty list, got {levels!r}.")
+    outside = values[~((values > 0) & (values < 1))]
+    if len(outside):
         raise LevelError(
-            f"quantile levels must lie strictly inside (0, 1), got {values[~inside][0]}."
+            f"{name} must lie strictly inside (0, 1), got {outside[0]}; "
+            "pass probabilities, not percentages."
         )
-    if np.any(np.diff(values) <= 0):
-        raise LevelError("quantile levels must increase.")
+    return values
+
+
+def check_levels(levels: ArrayLike) -> FloatArray:
+    """Levels of a table as an array: :func:`check_open_levels`, and increasing."""
+    values = check_open_levels(levels, "quantile levels")
+    for low, high in zip(values, values[1:], strict=False):
+        if high <= low:
+            raise LevelError(f"quantile levels must increase, got {low:g} before {high:g}.")
     return values
 
 
@@ -43,14 +61,12 @@ def quantiles_at(levels: ArrayLike, quantiles: ArrayLike, wanted: ArrayLike) -> 
     Returns:
         ``(N, L, 4)``.
     """
-    known, values = check_levels(np.asarray(levels)), np.asarray(quantiles, float)
+    known, values = check_levels(levels), np.asarray(quantiles, float)
     if values.ndim != 3 or values.shape[1] != len(known):
         raise ShapeError(
             f"quantiles must be (N, {len(known)}, 4) for {len(known)} levels, got {values.shape}."
         )
-    targets = np.asarray(wanted, float)
-    if not np.all((targets > 0) & (targets < 1)):
-        raise LevelError(f"quantile levels must lie strictly inside (0, 1), got {targets}.")
+    targets = check_open_levels(wanted, "quantile levels")
     if len(known) == 1:
         return np.repeat(values, len(targets), axis=1)
     right = np.clip(np.searchsorted(known, targets), 1, len(known) - 1)

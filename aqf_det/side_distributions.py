@@ -10,35 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from aqf_core.errors import DomainError, LevelError, NonFiniteError, ShapeError
 
-from .quantile_tables import quantiles_at
+from .quantile_tables import check_levels, check_open_levels, quantiles_at
 
 FloatArray = NDArray[np.float64]
-
-
-def check_open_levels(levels: ArrayLike, name: str = "level") -> FloatArray:
-    """Levels as a 1-D array, or `LevelError` when one is not strictly inside (0, 1).
-
-    Example:
-        >>> check_open_levels(0.5)
-        array([0.5])
-        >>> check_open_levels([0.5, 95])
-        Traceback (most recent call last):
-        ...
-        aqf_core.errors.LevelError: level must lie strictly inside (0, 1), got 95.0; ...
-    """
-    try:
-        values = np.atleast_1d(np.asarray(levels, dtype=float))
-    except (TypeError, ValueError):
-        raise LevelError(f"{name} must be a number or a list of numbers, got {levels!r}.") from None
-    if values.ndim != 1 or len(values) == 0:
-        raise LevelError(f"{name} must be a number or a non-empty list, got {levels!r}.")
-    outside = values[~((values > 0) & (values < 1))]
-    if len(outside):
-        raise LevelError(
-            f"{name} must lie strictly inside (0, 1), got {outside[0]}; "
-            "pass probabilities, not percentages."
-        )
-    return values
 
 
 def _regions(region: ArrayLike) -> tuple[FloatArray, bool]:
@@ -74,12 +48,10 @@ class SideDistributions:
     samples: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        levels = check_open_levels(self.levels)
+        levels = check_levels(self.levels)
         values = np.asarray(self.values, dtype=float)
         if values.ndim != 3 or values.shape[1:] != (len(levels), 4):
             raise ShapeError(f"values must have shape (N, {len(levels)}, 4), got {values.shape}.")
-        if (np.diff(levels) <= 0).any():
-            raise LevelError("levels must be strictly ascending.")
         if not np.isfinite(values).all():
             raise NonFiniteError("the quantiles contain NaN or infinite values.")
         slack = 1e-4 * (1 + np.abs(values[:, :-1]))

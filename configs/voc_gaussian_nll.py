@@ -2,5 +2,5 @@
 
 _base_ = ["voc_gaussian.py"]
 
-model = dict(bbox_head=dict(flow=dict(_delete_=True, kind="gaussian", branch=True, loss="nll")))
+model = dict(bbox_head=dict(flow=dict(branch=True, loss="nll")))
 train_cfg = dict(max_epochs=80)

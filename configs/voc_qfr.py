@@ -2,5 +2,5 @@
 
 _base_ = ["voc_gaussian.py"]
 
-model = dict(bbox_head=dict(flow=dict(_delete_=True, kind="quantile", transformer="spline")))
+model = dict(bbox_head=dict(flow=dict(kind="quantile", transformer="spline")))
 train_cfg = dict(max_epochs=80)

@@ -57,7 +57,7 @@ def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) 
     if found != wanted:
         raise CheckpointKindError(
             f"the checkpoint holds a {found!r} head but the config describes {wanted!r}; use the "
-            "config it was trained with."
+            "config it was trained with, or to train another branch the stage1.pth of its run."
         )
     for name, value in own.items():
         saved = mine.get(prefix + name)

@@ -18,6 +18,15 @@ def _choose(name: str, value: str, table: Sequence[str]) -> None:
         raise UnknownNameError(f"unknown {name} {value!r}; choose from {', '.join(table)}.")
 
 
+def _settle(values: dict[str, Any], name: str, only: Any, reason: str) -> None:
+    """Fill in what leaves no choice; a config that asks for something else is refused."""
+    if values.setdefault(name, only) != only:
+        raise ValueError(
+            f"flow {name}={values[name]!r} is impossible: {reason}; leave it out, "
+            "or inherit with _delete_=True."
+        )
+
+
 @dataclass(frozen=True)
 class FlowOptions:
     """What a box's distribution is and how it is trained.
@@ -64,8 +73,9 @@ class FlowOptions:
         _choose("flow kind", kind, KINDS)
         _choose("dependence", values.get("dependence", "independent"), DEPENDENCES)
         if kind == "gaussian":
-            values["transformer"] = "affine"
+            _settle(values, "transformer", "affine", "a Gaussian is an affine flow")
             if not values.get("branch", False):
+                _settle(values, "dependence", "independent", "only a branch (branch=True) is joint")
                 # Without a branch the one Gaussian there is is the trunk's.
                 loss = values.setdefault("loss", values.get("base", "kl_pixel"))
                 values.setdefault("base", loss)
@@ -82,8 +92,9 @@ class FlowOptions:
                     "'kl_pixel'."
                 )
         else:
-            values["branch"] = True
-            values["loss"] = "quantile" if kind == "quantile" else "crps"
+            _settle(values, "branch", True, "a flow is a branch of the trunk")
+            own = "quantile" if kind == "quantile" else "crps"
+            _settle(values, "loss", own, f"kind={kind!r} is trained by it")
         _choose("base loss", values.setdefault("base", "kl_pixel"), GAUSSIAN_LOSSES)
         return cls(**values)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from aqf_core.errors import LevelError, UnknownNameError
 
 from ..datasets.transforms import to_original_pixels
+from ..quantile_tables import check_levels
 from .box_distribution import BoxDistribution
 from .coder import Grid, decode_sides
 from .mc_dropout import channel_masks, check_passes, thin
@@ -28,13 +29,7 @@ def resolve_levels(levels: int | Sequence[float]) -> tuple[float, ...]:
         if levels < 1:
             raise LevelError(f"the number of levels must be at least 1, got {levels}.")
         return tuple(i / (levels + 1) for i in range(1, levels + 1))
-    values = tuple(float(level) for level in levels)
-    bad = [v for v in values if not 0 < v < 1]
-    if bad or not values:
-        raise LevelError(f"levels must lie strictly between 0 and 1, got {bad or 'none'}.")
-    if list(values) != sorted(set(values)):
-        raise LevelError(f"levels must ascend without repetition, got {values}.")
-    return values
+    return tuple(check_levels(levels).tolist())
 
 
 @dataclass(frozen=True)

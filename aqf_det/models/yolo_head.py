@@ -21,6 +21,7 @@ from .checkpoint_kind import CheckpointGuard
 from .coder import Grid, decode_sides, make_grid
 from .detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max, smooth_one_hot
 from .flow_options import FlowOptions
+from .mc_dropout import check_passes
 from .prediction import PredictionOptions, predict_image
 
 #: log sigma in cells; outside no annotation is that exact and no box that vague.
@@ -78,6 +79,8 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         self.ignore_iou = ignore_iou
         self.assigner = TASK_UTILS.build(assigner or {"type": "ScaleCentreAssigner"})
         self.test_cfg = dict(test_cfg or {})
+        # A wrong option is refused here and not at the first validation, hours later.
+        check_passes(PredictionOptions.parse(self.test_cfg).mc_passes, dropout)
         self.hidden_channels = tuple(2 * c for c in in_channels)
         self.last = nn.ModuleList(separable_conv_bn(c, 2 * c) for c in in_channels)
         self.dropout = nn.Dropout(dropout)

@@ -25,7 +25,7 @@ model = dict(
         num_classes=20,
         in_channels=(128, 256, 512),
         assigner=dict(type="ScaleCentreAssigner", limits=(30, 90)),
-        flow=dict(kind="gaussian", loss="kl_pixel"),
+        flow=dict(kind="gaussian", base="kl_pixel"),
     ),
     # The uncertainty metric takes detections from 0.1; a lower threshold here only completes the
     # precision-recall curve.

@@ -85,7 +85,9 @@ def test_raw_maps_can_be_exported(build: Build, batch: Batch) -> None:
             torch.testing.assert_close(exported, eager)
 
 
-@pytest.mark.parametrize("levels", [[0.0, 0.5], [0.5, 1.0], [-1], [0.5, 0.5], [], [0.9, 0.1], 0])
+@pytest.mark.parametrize(
+    "levels", [[0.0, 0.5], [0.5, 1.0], [-1], [0.5, 0.5], [], [0.9, 0.1], 0, 1.5]
+)
 def test_levels_outside_or_out_of_order_are_refused(levels: Any) -> None:
     with pytest.raises(LevelError):
         resolve_levels(levels)
@@ -115,6 +117,31 @@ def test_contradicting_gaussian_options_are_refused() -> None:
         FlowOptions.parse({"kind": "gaussian", "loss": "nll", "base": "kl_pixel"})
     with pytest.raises(ValueError, match="'nll' or 'crps'"):
         FlowOptions.parse({"kind": "gaussian", "branch": True, "loss": "kl_pixel"})
+
+
+@pytest.mark.parametrize(
+    ("flow", "message"),
+    [
+        ({"kind": "quantile", "loss": "nll"}, "loss='nll' is impossible.*'quantile' is trained by"),
+        ({"kind": "cdf", "branch": False}, "a flow is a branch"),
+        ({"kind": "gaussian", "transformer": "spline"}, "affine"),
+        ({"kind": "gaussian", "dependence": "autoregressive"}, "branch=True"),
+    ],
+)
+def test_options_without_effect_are_refused(flow: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FlowOptions.parse(flow)
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [({"levels": [0.5, 95]}, "not percentages"), ({"mc_passes": 10}, "trained with dropout")],
+)
+def test_wrong_test_options_are_refused_before_training(
+    build: Build, test: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(test=test)
 
 
 def test_unknown_test_option_is_named(build: Build, batch: Batch, predict: Any) -> None:
