@@ -10,9 +10,11 @@ import pytest
 import torch
 from mmdet.structures import DetDataSample
 from torch import nn
+from torchvision.ops import box_iou
 
 from aqf_core.losses import gaussian_crps, gaussian_kl_loss, gaussian_nll
 from aqf_det.models import FlowDetector
+from aqf_det.models.coder import decode_sides
 from aqf_det.models.detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max
 
 Build = Callable[..., FlowDetector]
@@ -84,6 +86,51 @@ def test_mixup_weights_scale_the_loss_of_their_objects(build: Build, batch: Batc
         results[weight] = head.loss_by_feat(raw, grid, assigned, [boxes, boxes[:0]], 96.0**2)
     for name in ("loss_box", "loss_cls"):
         torch.testing.assert_close(results[0.25][name], 0.25 * results[1.0][name])
+
+
+def test_losses_of_stage_one_by_hand(build: Build) -> None:
+    """The published formulas, candidate by candidate, in plain Python."""
+    head = build().bbox_head
+    grid = head.grid([torch.zeros(1, 1, 96 // s, 96 // s) for s in head.strides])
+    raw = torch.randn(1, len(grid), 9 + 3)
+    boxes = torch.tensor([[8.0, 10.0, 28.0, 34.0], [30.0, 20.0, 90.0, 80.0]])
+    labels, mixed = torch.tensor([0, 2]), torch.tensor([0.3, 0.7])
+    assigned = head.assigner.assign(grid, [boxes], [labels], [mixed])
+    got = head.loss_by_feat(raw, grid, assigned, [boxes], 96.0**2)
+
+    found = decode_sides(raw[0, :, :4], grid.centre, grid.stride)
+    expected = {"loss_box": 0.0, "loss_conf": 0.0, "loss_cls": 0.0}
+    for i in range(len(grid)):
+        row = raw[0, i]
+        mine = (assigned.index == i).nonzero().flatten().tolist()
+        weight = float(assigned.weights[mine[0]]) if mine else 1.0
+        if mine or box_iou(found[i : i + 1], boxes).max() < 0.5:
+            expected["loss_conf"] += weight * _focal(row[8], float(bool(mine)))
+        for j in mine:
+            target, label = assigned.boxes[j], int(assigned.labels[j])
+            width, height = (target[2:] - target[:2]).tolist()
+            log_variance = 2 * (row[4:8] + grid.stride[i].log())
+            loss = gaussian_kl_loss(found[i], log_variance, target, reduction="none").sum()
+            share = 0.1 * (2 - width * height / 96**2)
+            expected["loss_box"] += float(loss) * share * weight
+            for c in range(3):
+                smooth = 0.99 * (c == label) + 0.01 / 3
+                expected["loss_cls"] += weight * _focal(row[9 + c], smooth)
+    for name, value in expected.items():
+        assert float(got[name]) == pytest.approx(value, rel=1e-4), name
+
+
+def _focal(logit: torch.Tensor, target: float) -> float:
+    p = float(logit.sigmoid())
+    return abs(target - p) ** 2 * -(target * np.log(p) + (1 - target) * np.log(1 - p))
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_batch_may_be_one_image(build: Build, batch: Batch, stage: int, train_steps: Any) -> None:
+    model = build(flow=QUANTILE)
+    model.set_stage(stage)
+    history = train_steps(model, (batch[0][:1], batch[1][:1]), 3)
+    assert np.isfinite(history).all()
 
 
 def test_loss_is_divided_by_the_batch_size(build: Build, batch: Batch) -> None:

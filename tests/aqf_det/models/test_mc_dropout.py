@@ -73,6 +73,22 @@ def test_mc_point_boxes_are_the_mean_over_passes(build: Build, batch: Batch, pre
     assert float(distance.max()) < 1e-3
 
 
+def test_both_kinds_find_the_same_boxes_in_any_number_of_passes(
+    build: Build, batch: Batch, predict: Any
+) -> None:
+    """The Gaussian and the flow with MC dropout: another distribution, not another detector."""
+    for passes in (1, 3):
+        test = {"mc_passes": passes}
+        gaussian, flow = build(dropout=0.15, test=test), build(flow=QUANTILE, dropout=0.15)
+        state = {k: v for k, v in gaussian.state_dict().items() if k != "bbox_head.signature"}
+        flow.load_state_dict({**flow.state_dict(), **state})
+        flow.bbox_head.test_cfg["mc_passes"] = passes
+        for a, b in zip(predict(gaussian, batch), predict(flow, batch), strict=True):
+            assert ("bbox_var_epistemic" in a.pred_instances) == (passes > 1)
+            for field in ("bboxes", "scores", "labels"):
+                assert torch.equal(a.pred_instances[field], b.pred_instances[field])
+
+
 def test_passes_without_dropout_are_refused(build: Build, batch: Batch, predict: Any) -> None:
     with pytest.raises(ValueError, match="trained with dropout"):
         predict(build(test={"mc_passes": 10}), batch)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 import torch
+import torchvision
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
+from torchvision.models import mobilenet_v2
 
 from aqf_det.models import ScaleCentreAssigner, SeparableYOLONeck, TappedMobileNetV2
 from aqf_det.models.coder import decode_sides, encode_sides, make_grid
@@ -45,6 +48,25 @@ def test_unfit_or_missing_weights_are_named(tmp_path: Path) -> None:
         TappedMobileNetV2(width=0.5, weights=str(tmp_path / "w.pth")).init_weights()
     with pytest.raises(FileNotFoundError, match=r"absent\.pth do not exist"):
         TappedMobileNetV2(weights="absent.pth").init_weights()
+
+
+def test_imagenet_weights_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network: the hub's answer is replaced, its address and name are torchvision's."""
+    asked = []
+
+    def answer(url: str, **kwargs: object) -> dict[str, torch.Tensor]:
+        asked.append(url)
+        if len(asked) > 1:
+            raise URLError("no route")
+        return mobilenet_v2().state_dict()
+
+    monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", answer)
+    backbone = TappedMobileNetV2(weights="torchvision")
+    before = backbone.features[0][0].weight.clone()
+    backbone.init_weights()
+    assert "mobilenet_v2" in asked[0] and not torch.equal(before, backbone.features[0][0].weight)
+    with pytest.raises(FileNotFoundError, match=r"no route.*AQF_WEIGHTS"):
+        backbone.init_weights()
 
 
 def test_frozen_blocks_stay_in_evaluation_mode() -> None:
