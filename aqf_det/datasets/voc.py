@@ -16,16 +16,16 @@ from .checked import CheckedSamples, DatasetNotFoundError
 from .transforms import CorruptSampleError
 
 EXPECTED_TREE = """\
-{root}/
-    {prefix}
-        JPEGImages/000001.jpg ...
-        Annotations/000001.xml ...
-        ImageSets/Main/trainval.txt, test.txt ..."""
+{folder}/
+    JPEGImages/000001.jpg ...
+    Annotations/000001.xml ...
+    ImageSets/Main/trainval.txt, test.txt ..."""
 HOW_TO_GET = (
     "Get VOC 2007 and 2012 from http://host.robots.ox.ac.uk/pascal/VOC/ (VOCtrainval_06-Nov-2007"
-    ".tar, VOCtest_06-Nov-2007.tar, VOCtrainval_11-May-2012.tar), unpack them under the data root "
-    "and point to it with --data-root or the environment variable AQF_DATA. The generated demo "
-    "data set comes from `python -m aqf_det.datasets.demo_scenes OUTPUT_DIR`."
+    ".tar, VOCtest_06-Nov-2007.tar, VOCtrainval_11-May-2012.tar), unpack them in one folder, which "
+    "gives VOCdevkit/VOC2007 and VOCdevkit/VOC2012, and name that folder with --data-root or the "
+    "environment variable AQF_DATA (default: data). The generated demo data set comes from "
+    "`python -m aqf_det.datasets.demo_scenes data/demo`."
 )
 
 
@@ -100,8 +100,7 @@ class VOCDetectionDataset(CheckedSamples, VOCDataset):
         path, root = Path(self.ann_file), Path(self.sub_data_root)
         for needed in (path, root / self.img_subdir, root / self.ann_subdir):
             if not needed.exists():
-                prefix = Path(self.sub_data_root).name + "/"
-                tree = EXPECTED_TREE.format(root=self.data_root or ".", prefix=prefix)
+                tree = EXPECTED_TREE.format(folder=root)
                 raise DatasetNotFoundError(
                     f"{needed} does not exist. Expected tree:\n{tree}\n{HOW_TO_GET}"
                 )
@@ -140,10 +139,12 @@ class VOCDetectionDataset(CheckedSamples, VOCDataset):
 
     @staticmethod
     def _image_size(tree: ET.Element, image_path: Path) -> tuple[int, int]:
-        """Width and height from <size>, or from the image's header where the tag is missing."""
+        """Width and height from <size>, or from the image's header where the tag says nothing."""
         try:
             width, height = (int(tree.findtext(f"size/{key}", "")) for key in ("width", "height"))
         except ValueError:
+            width = height = 0
+        if min(width, height) < 1:
             with Image.open(image_path) as image:
                 width, height = image.size
         return width, height

@@ -142,6 +142,16 @@ def test_size_tag_may_be_missing(root):
     assert (info["width"], info["height"]) == (160, 160)
 
 
+@pytest.mark.parametrize("value", ["0", "wide"])
+def test_a_size_that_says_nothing_is_read_from_the_image(root, value):
+    edit_boxes(
+        root / "Annotations/train_00000.xml",
+        lambda tree: setattr(tree.getroot().find("size/width"), "text", value),
+    )
+    info = build(root, on_corrupt="raise").get_data_info(0)
+    assert (info["width"], info["height"]) == (160, 160)
+
+
 def test_mixup_around_the_data_set(root):
     inner = build(root, pipeline=LOAD)
     mixed = DATASETS.build(
@@ -182,6 +192,9 @@ def test_coco_gets_the_same_treatment(root, tmp_path):
     assert [dataset[i]["data_samples"].img_id for i in (0, 1, 1)] == [0, 0, 0]
     with pytest.raises(CorruptSampleError, match="train_00001"):
         DATASETS.build({**coco(root), "on_corrupt": "raise"})[1]
+    (root / "instances.json").write_text('{"images": [')
+    with pytest.raises(CorruptSampleError, match=r"instances\.json is no COCO annotation file"):
+        DATASETS.build(coco(root))
 
 
 def coco(root):
