@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .side_distributions import FloatArray, SideDistributions, check_open_levels
-from .visualization import draw_quantile_boxes, enlargement
+from .visualization import MIN_SIDE, draw_quantile_boxes, enlargement
 
 if TYPE_CHECKING:
     from mmdet.structures import DetDataSample
@@ -163,7 +163,7 @@ class BoxPredictions:
         score_threshold: float = 0.3,
         quantiles: bool = True,
         truths: ArrayLike | None = None,
-        min_side: int = 640,
+        min_side: int = MIN_SIDE,
     ) -> NDArray[np.uint8]:
         """A picture (H, W, 3), RGB: thick boxes, thin lines at each side's quantiles .1 ... .9.
 

@@ -23,6 +23,8 @@ from .arrays import as_numpy
 from .quantile_tables import quantiles_at
 
 DRAWN_LEVELS = tuple(round(0.1 * i, 1) for i in range(1, 10))
+#: Longer side of a picture: on a photo of 500 pixels thin lines would run into each other.
+MIN_SIDE = 1000
 _SHIFT = 4  # OpenCV draws at positions in 1/16 pixel
 
 Colour = tuple[int, int, int]
@@ -39,7 +41,7 @@ def class_colour(label: int) -> Colour:
     return red, green, blue
 
 
-def enlargement(shape: Sequence[int], min_side: int = 800) -> float:
+def enlargement(shape: Sequence[int], min_side: int = MIN_SIDE) -> float:
     """Factor that makes the longer side of a small image ``min_side``; 1 for larger images."""
     return max(1.0, min_side / max(shape[:2]))
 
@@ -135,11 +137,12 @@ def _draw_spread(canvas: _Canvas, box: NDArray, quantiles: NDArray, colour: Colo
         low, high = quantiles[0, side], quantiles[-1, side]
         rect = (low, box[1], high, box[3]) if side % 2 == 0 else (box[0], low, box[2], high)
         canvas.band(rect, colour, 0.16)
-    for index, level in enumerate(DRAWN_LEVELS):
-        segments = [_side_segment(box, side, quantiles[index, side]) for side in range(4)]
+    lines = [[_side_segment(box, side, row[side]) for side in range(4)] for row in quantiles]
+    # One dark layer below all lines: where they are close, no line shades its neighbour.
+    canvas.strokes([segment for line in lines for segment in line], (0, 0, 0), 3.0, 0.35)
+    for level, segments in zip(DRAWN_LEVELS, lines, strict=True):
         strength = 1 - 2 * abs(level - 0.5)  # 1 at the median, 0.2 at .1 and .9
-        canvas.strokes(segments, (0, 0, 0), 2.0, 0.18)
-        canvas.strokes(segments, colour, 1.0, 0.45 + 0.5 * strength)
+        canvas.strokes(segments, colour, 1.0, 0.7 + 0.3 * strength)
 
 
 def _outline(box: Sequence[float]) -> list[tuple[float, float, float, float]]:
@@ -227,7 +230,7 @@ class QuantileBoxVisualizer(DetLocalVisualizer):
         self,
         name: str = "visualizer",
         *,
-        min_side: int = 800,
+        min_side: int = MIN_SIDE,
         overlay_truth: bool = False,
         **kwargs: Any,
     ) -> None:
