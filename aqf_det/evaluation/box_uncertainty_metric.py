@@ -48,7 +48,7 @@ class BoxUncertaintyMetric(BaseMetric):
         replicates: Bootstrap replicates.
         seed: Seed of the bootstrap and of independent draws.
         dump_path: Where to write the pairs (``.npz``) for ``tools/analyze.py``.
-        classwise: Whether to log the table per class.
+        classwise: Whether to report classes as well: a table, and ``uncertainty/crps_<class>`` ...
         collect_device: As for mmengine's ``BaseMetric``.
         prefix: As for mmengine's ``BaseMetric``.
     """
@@ -144,8 +144,7 @@ class BoxUncertaintyMetric(BaseMetric):
     @staticmethod
     def _levels(sample: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[float, ...]:
         if "quantile_levels" in sample:
-            levels = tuple(float(level) for level in sample["quantile_levels"])
-            check_levels(levels)
+            levels = tuple(check_levels(sample["quantile_levels"]).tolist())
             if "bbox_quantiles" in found and found["bbox_quantiles"].shape[1] != len(levels):
                 raise ValueError(
                     f"bbox_quantiles has {found['bbox_quantiles'].shape[1]} levels, but "
@@ -203,7 +202,7 @@ class BoxUncertaintyMetric(BaseMetric):
                 f"box uncertainty, energy score from {pairs.energy_source} draws:\n"
                 + "\n\n".join(tables)
             )
-        return flatten(summaries)
+        return flatten(summaries, self.classwise)
 
 
 def collect_pairs(records: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> BoxPairs:
@@ -214,7 +213,7 @@ def collect_pairs(records: Sequence[Mapping[str, Any]], classes: Sequence[str]) 
     return BoxPairs.build(levels[0] if levels else DEFAULT_LEVELS, classes, records)
 
 
-def flatten(summaries: Mapping[str, Summary]) -> dict[str, float]:
+def flatten(summaries: Mapping[str, Summary], classwise: bool = False) -> dict[str, float]:
     """Scalars for logs and hooks: ``strict`` results bare, those of ``paper`` with its prefix."""
     flat: dict[str, float] = {}
     for protocol, summary in summaries.items():
@@ -223,9 +222,9 @@ def flatten(summaries: Mapping[str, Summary]) -> dict[str, float]:
         flat[f"{prefix}n_pairs"] = float(summary.overall.n_pairs)
         for name, estimate in summary.overall.metrics.items():
             flat.update(_bounds(f"{prefix}{name}", estimate))
-        for size, group in summary.sizes.items():
+        for row, group in {**summary.sizes, **(summary.classes if classwise else {})}.items():
             for name in ("crps", "calibration_mae", "picp_90", "mpiw_90"):
-                flat[f"{prefix}{name}_{size}"] = group.metrics[name].value
+                flat[f"{prefix}{name}_{row.replace(' ', '_')}"] = group.metrics[name].value
     return flat
 
 

@@ -69,6 +69,6 @@ test_dataloader = val_dataloader
 val_evaluator = [
     dict(type="VOCMetric", metric="mAP", eval_mode="11points"),
     dict(type="VOCMetric", metric="mAP", eval_mode="area", prefix="area"),
-    dict(type="BoxUncertaintyMetric"),
+    dict(type="BoxUncertaintyMetric", classwise=True),
 ]
 test_evaluator = val_evaluator

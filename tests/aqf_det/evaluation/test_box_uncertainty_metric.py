@@ -65,6 +65,10 @@ def test_sizes_and_protocols():
     for name in ("crps", "calibration_mae", "picp_90", "energy", "nll"):
         assert np.isfinite(result[f"uncertainty/{name}"])
         assert np.isfinite(result[f"uncertainty/paper_{name}"])
+    assert "uncertainty/crps_cat" not in result
+    by_class = evaluate(small + large, classwise=True)
+    per_class = [by_class[f"uncertainty/paper_crps_{name}"] for name in CLASSES]
+    assert np.mean(per_class) == pytest.approx(by_class["uncertainty/paper_crps"])
     low, high = result["uncertainty/crps_low"], result["uncertainty/crps_high"]
     assert low < result["uncertainty/crps"] < high
 
