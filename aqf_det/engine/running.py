@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,13 @@ import torch
 from mmdet.evaluation import DumpDetResults
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
+from mmengine.runner import Runner, find_latest_checkpoint
 
+from aqf_core.errors import AQFError
+
+from ..datasets import CorruptSampleError
 from ..evaluation import BoxUncertaintyMetric
+from ..models import CheckpointKindError
 from .stages import detector_of
 
 
@@ -21,10 +27,23 @@ def load_config(
     work_dir: str | None = None,
     options: dict[str, Any] | None = None,
     launcher: str = "none",
+    data_root: str | None = None,
 ) -> Config:
-    """Read a config and apply the command line; ``work_dir`` defaults to ``work_dirs/<name>``."""
+    """Read a config and apply the command line.
+
+    Args:
+        path: The config file.
+        work_dir: ``work_dirs/<name of the config>`` by default.
+        options: Entries to override.
+        launcher: Who started the processes.
+        data_root: Folder that holds ``VOCdevkit``, ``coco`` or ``demo``; the environment variable
+            ``AQF_DATA`` or ``data`` by default.
+    """
     if not Path(path).is_file():
         raise FileNotFoundError(f"config {path} does not exist.")
+    if data_root is not None:
+        # The names that configs look up.
+        os.environ["AQF_DATA"], os.environ["AQF_DEMO"] = data_root, str(Path(data_root) / "demo")
     cfg = Config.fromfile(path)
     cfg.launcher = launcher
     if options:
@@ -71,9 +90,13 @@ def enable_auto_scale_lr(cfg: Config) -> None:
 
 
 def set_resume(cfg: Config, resume: str) -> None:
-    """Continue from a checkpoint file, or with ``"auto"`` from the latest one in ``work_dir``."""
-    cfg.resume = True
-    cfg.load_from = None if resume == "auto" else resume
+    """Continue from a checkpoint file, or with ``"auto"`` from the latest one in ``work_dir``.
+
+    A run that was stopped before its first checkpoint begins again, with the same ``load_from``.
+    """
+    found = find_latest_checkpoint(cfg.work_dir) if resume == "auto" else resume
+    cfg.resume = found is not None
+    cfg.load_from = found or cfg.get("load_from")
 
 
 def check_checkpoint_path(path: str) -> None:
@@ -93,6 +116,19 @@ def train(cfg: Config, hooks: Sequence[Hook] = ()) -> Runner:
         runner.register_hook(hook)
     runner.train()
     return runner
+
+
+def run_tool(main: Callable[[], object]) -> int:
+    """Run the main function of a tool; returns its exit status.
+
+    What is wrong with the input ends with its one sentence instead of a traceback.
+    """
+    try:
+        main()
+    except (AQFError, CheckpointKindError, CorruptSampleError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 def _add_dump(runner: Runner, path: str) -> None:

@@ -31,8 +31,9 @@ class TwoStageHook(Hook):
 
     A fresh run with ``load_from`` starts at stage 2: epoch counter and learning rate are advanced
     as if stage 1 had been run, so logs, checkpoint names and the schedule agree with a complete
-    run. A resumed run continues in the stage its checkpoint was saved in. With an ``EMAHook`` the
-    averaged weights become the frozen trunk.
+    run. A detector without a branch has no stage 2; for it ``load_from`` only sets the first
+    weights. A resumed run continues in the stage its checkpoint was saved in. With an ``EMAHook``
+    the averaged weights become the frozen trunk.
 
     Args:
         stage1_epochs: Epochs of stage 1.
@@ -58,10 +59,18 @@ class TwoStageHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Skip stage 1 where its result has been loaded."""
+        loop = runner.train_loop
+        if detector_of(runner).bbox_head.branch is None:
+            if loop.max_epochs > self.stage1_epochs:
+                raise ValueError(
+                    f"train_cfg.max_epochs={loop.max_epochs} reaches beyond stage 1 "
+                    f"(stage1_epochs={self.stage1_epochs}), but this detector has no flow branch "
+                    "for a stage 2; make both numbers equal or give the head a flow."
+                )
+            return
         fresh = runner.epoch == 0 and not runner._resume
         if not (fresh and self.skip_stage1 and runner._load_from):
             return
-        loop = runner.train_loop
         runner.logger.info(
             f"stage 1 is taken from {runner._load_from}; training starts with stage 2 at epoch "
             f"{self.stage1_epochs + 1} of {loop.max_epochs}"
@@ -101,4 +110,8 @@ class TwoStageHook(Hook):
             # Integer buffers are not averaged, so the averaged copy has to be told.
             hook.ema_model.module.bbox_head.stage.fill_(2)
         detector.set_stage(2)
+        # The losses of stage 1 would be repeated in every later line of the log.
+        scalars = runner.message_hub.log_scalars
+        for name in [n for n in scalars if n.startswith(("train/loss", "train/grad_norm"))]:
+            del scalars[name]
         runner.logger.info("stage 2: the trunk is frozen, the flow branch is trained")

@@ -9,7 +9,7 @@ default_hooks = dict(
     checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type="DistSamplerSeedHook"),
     # Pictures of validation images: --cfg-options default_hooks.visualization.draw=True
-    visualization=dict(type="DetVisualizationHook", draw=False, interval=50, score_thr=0.3),
+    visualization=dict(type="CheckedVisualizationHook", draw=False, interval=50, score_thr=0.3),
 )
 env_cfg = dict(
     cudnn_benchmark=False,
@@ -21,7 +21,7 @@ randomness = dict(seed=0)
 vis_backends = [dict(type="LocalVisBackend")]
 # Without a name every run has a visualizer, and so a log, of its own.
 visualizer = dict(type="QuantileBoxVisualizer", vis_backends=vis_backends)
-log_processor = dict(type="LogProcessor", window_size=50, by_epoch=True)
+log_processor = dict(type="BriefLogProcessor", window_size=50, by_epoch=True)
 log_level = "INFO"
 load_from = None
 resume = False

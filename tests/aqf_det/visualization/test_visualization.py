@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
 import torch
-from mmdet.engine.hooks import DetVisualizationHook
 from mmdet.registry import VISUALIZERS
 from mmdet.structures import DetDataSample
 from mmengine.registry import init_default_scope
 from mmengine.structures import InstanceData
 
 from aqf_core.errors import ShapeError
+from aqf_det.engine import CheckedVisualizationHook
 from aqf_det.visualization import (
     QuantileBoxVisualizer,
     class_colour,
@@ -122,11 +124,11 @@ def test_stitched_and_overlaid_pictures(visualizer, tmp_path):
     path = tmp_path / "both.png"
     visualizer.add_datasample("x", GREY, sample(), out_file=str(path))
     both = cv2.imread(str(path))
-    assert both.shape == (533, 1600, 3)  # truth beside prediction, enlarged
+    assert both.shape == (667, 2000, 3)  # truth beside prediction, enlarged
     visualizer.overlay_truth = True
     visualizer.add_datasample("x", GREY, sample(), out_file=str(path))
     one = cv2.imread(str(path))
-    assert one.shape == (533, 800, 3)
+    assert one.shape == (667, 1000, 3)
     assert (one.min(-1) > 235).any()  # white dashes and caption
 
 
@@ -140,6 +142,23 @@ def test_predictions_without_quantiles_or_detections(visualizer, tmp_path):
     without.set_metainfo({"quantile_levels": None})
     with pytest.raises(ValueError, match="quantile_levels"):
         visualizer.add_datasample("x", GREY, without)
+
+
+def test_hook_leaves_out_images_that_cannot_be_read(tmp_path):
+    drawn = []
+    hook = CheckedVisualizationHook(draw=True, interval=2)
+    hook._visualizer = SimpleNamespace(add_datasample=lambda *a, **k: drawn.append(k["step"]))
+    runner = SimpleNamespace(iter=0)
+    good, bad = sample(), sample()
+    cv2.imwrite(str(tmp_path / "good.jpg"), GREY)
+    (tmp_path / "bad.jpg").write_bytes(b"")
+    good.set_metainfo({"img_path": str(tmp_path / "good.jpg")})
+    bad.set_metainfo({"img_path": str(tmp_path / "bad.jpg")})
+    for step, data in enumerate([good, good, bad, good, good]):
+        hook.after_val_iter(runner, step, {}, [data])
+    assert drawn == [0, 4]
+    hook.after_test_iter(runner, 0, {}, [bad, good])
+    assert len(drawn) == 3
 
 
 def test_hook_writes_to_tensorboard(tmp_path):
@@ -157,7 +176,7 @@ def test_hook_writes_to_tensorboard(tmp_path):
         }
     )
     tool.dataset_meta = {"classes": ("cat",)}
-    hook = DetVisualizationHook(draw=True, interval=1)
+    hook = CheckedVisualizationHook(draw=True, interval=1)
     hook._visualizer = tool
     runner = type("Runner", (), {"iter": 7})()
     data = sample()
@@ -167,4 +186,4 @@ def test_hook_writes_to_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "vis_data"))
     events.Reload()
     (picture,) = events.Images("val_img")
-    assert picture.step == 7 and (picture.width, picture.height) == (1600, 533)
+    assert picture.step == 7 and (picture.width, picture.height) == (2000, 667)
