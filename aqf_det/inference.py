@@ -17,7 +17,7 @@ from mmengine.dataset import pseudo_collate
 from mmengine.registry import init_default_scope
 from mmengine.runner.checkpoint import CheckpointLoader
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import nn
 
 from aqf_core.errors import ShapeError
@@ -75,7 +75,9 @@ def load_image(image: ImageInput) -> tuple[Picture, str | None]:
         loaded = LoadCheckedImage().transform({"img_path": str(path)})
         return loaded["img"], str(path)
     if isinstance(image, Image.Image):
-        return np.ascontiguousarray(np.asarray(image.convert("RGB"))[..., ::-1]), None
+        # Turned as its camera says, as OpenCV does with files.
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+        return np.ascontiguousarray(np.asarray(upright)[..., ::-1]), None
     if isinstance(image, np.ndarray):
         return _check_array(image), None
     raise TypeError(

@@ -29,6 +29,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="write the matched pairs here (.npz, for tools/analyze.py), or all predictions (.pkl)",
     )
     parser.add_argument(
+        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
+    )
+    parser.add_argument(
         "--cfg-options",
         nargs="+",
         action=DictAction,
@@ -49,9 +52,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     """Test as the command line says."""
     args = parse_args(argv)
-    cfg = running.load_config(args.config, args.work_dir, args.cfg_options, args.launcher)
+    cfg = running.load_config(
+        args.config, args.work_dir, args.cfg_options, args.launcher, args.data_root
+    )
     running.test(cfg, args.checkpoint, args.dump)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(running.run_tool(main))

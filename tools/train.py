@@ -19,7 +19,7 @@ from aqf_det.engine import running
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line (the flags of mmdet's own train.py)."""
+    """Read the command line (the flags of mmdet's own train.py, and --data-root)."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("config", help="config file")
     parser.add_argument("--work-dir", help="folder for logs and checkpoints")
@@ -32,6 +32,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="?",
         const="auto",
         help="continue from this checkpoint, or from the latest in the work dir",
+    )
+    parser.add_argument(
+        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
     )
     parser.add_argument(
         "--cfg-options",
@@ -54,7 +57,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     """Train as the command line says."""
     args = parse_args(argv)
-    cfg = running.load_config(args.config, args.work_dir, args.cfg_options, args.launcher)
+    cfg = running.load_config(
+        args.config, args.work_dir, args.cfg_options, args.launcher, args.data_root
+    )
     if args.amp:
         running.enable_amp(cfg)
     if args.auto_scale_lr:
@@ -65,4 +70,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(running.run_tool(main))

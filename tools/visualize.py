@@ -49,8 +49,8 @@ def main(argv: list[str] | None = None) -> int:
         inferencer = QuantileInferencer(args.config, args.checkpoint, args.device)
         options = {"levels": args.levels or DEFAULT_LEVELS, "mc_passes": args.mc_passes}
         predictions, failed = [], 0
-        for number, picture in enumerate(pictures, 1):
-            target = args.out / f"{picture.stem}.png"
+        targets = _targets(pictures, args.out)
+        for number, (picture, target) in enumerate(zip(pictures, targets, strict=True), 1):
             try:
                 found = inferencer(picture, score_threshold=args.score_threshold, **options)
             except CorruptSampleError as error:
@@ -78,6 +78,20 @@ def _pictures(given: Path, find_images) -> list[Path]:  # type: ignore[no-untype
     if not given.is_file():
         raise FileNotFoundError(f"there is no picture or folder {given}.")
     return [given]
+
+
+def _targets(pictures: list[Path], out: Path) -> list[Path]:
+    """A file for each drawn picture: no two alike, and none of them a picture that was given."""
+    taken = {picture.resolve() for picture in pictures}
+    targets = []
+    for picture in pictures:
+        target, number = out / f"{picture.stem}.png", 1
+        while target.resolve() in taken:
+            number += 1
+            target = out / f"{picture.stem}_{number}.png"
+        taken.add(target.resolve())
+        targets.append(target)
+    return targets
 
 
 if __name__ == "__main__":

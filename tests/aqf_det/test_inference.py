@@ -198,7 +198,7 @@ def test_pictures_and_json(inferencer: QuantileInferencer, folder: Path, tmp_pat
     found = only(inferencer(folder / "pictures/b.png"))
     target = found.save(tmp_path / "new" / "b.png", score_threshold=0.0)
     drawn = cv2.imread(str(target))
-    assert drawn.shape == (640, 640, 3)
+    assert drawn.shape == (1000, 1000, 3)
     plain = found.draw(score_threshold=1.1)
     assert np.abs(drawn[..., ::-1].astype(int) - plain).mean() > 1
     again = json.loads(json.dumps(found.to_dict()))
@@ -300,6 +300,19 @@ def test_visualize_draws_folders_and_reports_what_it_cannot_read(
     assert "broken.png" in capsys.readouterr().err
     levels = [item["levels"] for item in json.loads((out / "predictions.json").read_text())]
     assert levels == [[0.1, 0.9]] * 3
+
+    # Nothing is written over: neither another drawn picture nor the given one.
+    beside = tmp_path / "b.png"
+    beside.write_bytes((folder / "pictures/b.png").read_bytes())
+    twice = [str(folder / "pictures/b.png"), str(beside)]
+    assert tool.main([*twice, *model, "--out", str(tmp_path)]) == 0
+    assert beside.read_bytes() == (folder / "pictures/b.png").read_bytes()
+    assert {p.name for p in tmp_path.glob("b*.png")} == {
+        "b.png",
+        "b_2.png",
+        "b_3.png",
+        "broken.png",
+    }
 
     assert tool.main([str(tmp_path / "nothing"), *model, "--out", str(out)]) == 2
     assert "nothing" in capsys.readouterr().err

@@ -70,7 +70,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The work dir of a complete run: two epochs of stage 1, one of stage 2."""
     folder = tmp_path_factory.mktemp("run")
-    tool("train").main([write_config(folder, "demo_qfr", data), "--work-dir", str(folder)])
+    config = write_config(folder, "demo_qfr", data)
+    pictures = ["default_hooks.visualization.draw=True", "default_hooks.visualization.interval=1"]
+    tool("train").main([config, "--work-dir", str(folder), "--cfg-options", *pictures])
     return folder
 
 
@@ -89,9 +91,12 @@ def same_trunk(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
 
 def logged(folder: Path, key: str) -> list[float]:
     """Values of a key in the scalars of the latest run."""
+    return [row[key] for row in scalars(folder) if key in row]
+
+
+def scalars(folder: Path) -> list[dict[str, Any]]:
     newest = max(folder.glob("*/vis_data/scalars.json"))
-    rows = [json.loads(line) for line in newest.read_text().splitlines()]
-    return [row[key] for row in rows if key in row]
+    return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
 def test_one_run_trains_both_stages(trained: Path) -> None:
@@ -104,6 +109,19 @@ def test_one_run_trains_both_stages(trained: Path) -> None:
     # 2 iterations per epoch: full rate, a tenth of it, and full again for the branch.
     rates = logged(trained, "lr")
     assert np.allclose(np.array(rates) / rates[0], [1, 1, 0.1, 0.1, 1, 1])
+
+
+def test_a_run_logs_what_its_stage_does_and_draws_validation_images(trained: Path) -> None:
+    steps = [row for row in scalars(trained) if "lr" in row]
+    assert {"loss_box", "loss_conf", "loss_cls"} <= set(steps[3])
+    assert steps[-1]["loss"] == steps[-1]["loss_flow"] and "loss_box" not in steps[-1]
+    (validation,) = [row for row in scalars(trained) if "uncertainty/crps" in row]
+    assert "uncertainty/paper_winkler_95_high" in validation
+    text = max(trained.glob("*/*.log")).read_text()
+    (line,) = [line for line in text.splitlines() if "uncertainty/crps: " in line]
+    assert "uncertainty/calibration_mae: " in line and "pascal_voc/mAP: " in line
+    assert "paper" not in line and "time: " in line
+    assert len(list(trained.rglob("vis_image/val_img_*.png"))) == 2
 
 
 def test_resuming_lands_in_the_stage_of_the_checkpoint(
@@ -155,6 +173,34 @@ def test_load_from_starts_at_stage_two(data: Path, trained: Path, tmp_path: Path
     assert int(weights(tmp_path / "epoch_3.pth")["bbox_head.stage"]) == 2
     # The full rate again, as after a stage 1 of the same run.
     assert set(logged(tmp_path, "lr")) == {running.load_config(config).optim_wrapper.optimizer.lr}
+
+
+def test_load_from_only_initialises_a_detector_without_a_branch(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, "demo_gaussian", data, max_epochs=1)
+    options = ["--cfg-options", f"load_from={trained / 'stage1.pth'}"]
+    tool("train").main([config, "--work-dir", str(tmp_path), *options])
+    found = weights(tmp_path / "epoch_1.pth")
+    assert int(found["bbox_head.stage"]) == 1 and not same_trunk(
+        found, weights(trained / "stage1.pth")
+    )
+    with pytest.raises(ValueError, match=r"max_epochs=5 .*no flow branch"):
+        tool("train").main(
+            [config, "--work-dir", str(tmp_path), "--cfg-options", "train_cfg.max_epochs=5"]
+        )
+
+
+def test_resuming_before_the_first_checkpoint_begins_again(data: Path, tmp_path: Path) -> None:
+    cfg = running.load_config(write_config(tmp_path, "demo_qfr", data), str(tmp_path))
+    running.set_resume(cfg, "auto")
+    assert (cfg.resume, cfg.load_from) == (False, None)
+    cfg.load_from = "stage1.pth"
+    running.set_resume(cfg, "auto")
+    assert (cfg.resume, cfg.load_from) == (False, "stage1.pth")
+    (tmp_path / "last_checkpoint").write_text("epoch_7.pth")
+    running.set_resume(cfg, "auto")
+    assert (cfg.resume, cfg.load_from) == (True, "epoch_7.pth")
 
 
 def test_testing_prints_tables_and_dumps(data: Path, trained: Path, tmp_path: Path) -> None:
@@ -223,6 +269,28 @@ def test_missing_files_are_named(data: Path, tmp_path: Path) -> None:
         tool("train").main([gone, "--work-dir", str(tmp_path)])
 
 
+def test_no_detection_is_a_result(data: Path, trained: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "demo_qfr", data)
+    cfg = running.load_config(config, str(tmp_path), {"model.test_cfg.score_thr": 0.9999})
+    found = running.test(cfg, str(trained / "epoch_3.pth"), str(tmp_path / "none.npz"))
+    assert found["pascal_voc/mAP"] == 0 and found["uncertainty/n_pairs"] == 0
+    assert np.isnan(found["uncertainty/crps"])
+
+
+def test_refusals_end_with_a_sentence(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AQF_DATA", "AQF_DEMO"):
+        monkeypatch.setenv(name, "elsewhere")
+    options = [str(ROOT / "configs/voc_qfr.py"), "--work-dir", str(tmp_path)]
+    options += ["--data-root", str(tmp_path / "mine")]
+    assert running.run_tool(lambda: tool("train").main(options)) == 2
+    message = capsys.readouterr().err
+    assert f"{tmp_path}/mine/VOCdevkit/VOC2007/ImageSets/Main/trainval.txt does not" in message
+    assert "Traceback" not in message and "--data-root" in message
+    assert running.run_tool(lambda: None) == 0
+
+
 def test_auto_scale_lr_needs_its_base(data: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, "demo_qfr", data)
     cfg = running.load_config(config)
@@ -256,6 +324,9 @@ def test_two_processes_train_and_evaluate_like_one(
     first, last = weights(two / "epoch_2.pth"), weights(two / "epoch_3.pth")
     assert same_trunk(first, last)
     assert any(not torch.equal(first[n], last[n]) for n in last if "branch" in n)
+    # Twice three images per step where the config was made for eight.
+    rate = running.load_config(config).optim_wrapper.optimizer.lr
+    assert logged(two, "lr")[0] == pytest.approx(rate * 6 / 8)
 
     # Five test images: the two processes get three each, one of them twice.
     checkpoint = str(two / "epoch_3.pth")
