@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .side_distributions import FloatArray, SideDistributions, check_open_levels
+from .quantile_tables import check_open_levels
+from .side_distributions import FloatArray, SideDistributions
 from .visualization import MIN_SIDE, draw_quantile_boxes, enlargement
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from .box_predictions import BoxPredictions
 from .datasets.transforms import CorruptSampleError, LoadCheckedImage
 from .models.checkpoint_kind import CheckpointGuard, CheckpointKindError
 from .models.detector import FlowDetector
-from .side_distributions import check_open_levels
+from .quantile_tables import check_open_levels
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 

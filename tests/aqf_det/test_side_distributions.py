@@ -10,7 +10,8 @@ from scipy import stats
 
 from aqf_core.errors import AQFError, DomainError, LevelError, NonFiniteError, ShapeError
 from aqf_det.inference import FINE_LEVELS
-from aqf_det.side_distributions import SideDistributions, check_open_levels
+from aqf_det.quantile_tables import check_open_levels
+from aqf_det.side_distributions import SideDistributions
 
 LEVELS = np.array(FINE_LEVELS)
 MEAN = np.array([[20.0, 30.0, 60.0, 90.0], [5.0, 5.0, 8.0, 300.0]])

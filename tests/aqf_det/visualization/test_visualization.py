@@ -146,6 +146,7 @@ def test_predictions_without_quantiles_or_detections(visualizer, tmp_path):
 
 def test_hook_leaves_out_images_that_cannot_be_read(tmp_path):
     drawn = []
+    QuantileBoxVisualizer.get_instance("hook_test")
     hook = CheckedVisualizationHook(draw=True, interval=2)
     hook._visualizer = SimpleNamespace(add_datasample=lambda *a, **k: drawn.append(k["step"]))
     runner = SimpleNamespace(iter=0)
