@@ -34,6 +34,11 @@ class BoxPredictions:
         sides: The whole distributions behind `quantiles`.
         variance_aleatoric: (N, 4) with MC dropout: the part of the variance that lies in the image.
         variance_epistemic: (N, 4) with MC dropout: the part that lies in the model.
+        conformal_interval: (N, 2, 4) of a calibrated detector, with the coverage asked for: ends of
+            an interval for each side.
+        conformal_band: (N, 2, 4) likewise: intervals that hold all four sides together.
+        conformal_outer: (N, 4) likewise: boxes that hold the whole object.
+        conformal_inner: (N, 4) likewise: boxes that lie inside the object.
         image: (H, W, 3) the image, BGR.
         path: Where the image came from, or None.
     """
@@ -48,6 +53,10 @@ class BoxPredictions:
     sides: SideDistributions
     variance_aleatoric: FloatArray | None = None
     variance_epistemic: FloatArray | None = None
+    conformal_interval: FloatArray | None = None
+    conformal_band: FloatArray | None = None
+    conformal_outer: FloatArray | None = None
+    conformal_inner: FloatArray | None = None
     image: NDArray[np.uint8] | None = None
     path: str | None = None
 
@@ -96,6 +105,10 @@ class BoxPredictions:
             sides=sides,
             variance_aleatoric=optional("bbox_var_aleatoric"),
             variance_epistemic=optional("bbox_var_epistemic"),
+            conformal_interval=optional("bbox_interval"),
+            conformal_band=optional("bbox_band"),
+            conformal_outer=optional("bbox_outer"),
+            conformal_inner=optional("bbox_inner"),
             image=image,
             path=sample.metainfo.get("img_path"),
         )
@@ -125,6 +138,10 @@ class BoxPredictions:
             "std",
             "variance_aleatoric",
             "variance_epistemic",
+            "conformal_interval",
+            "conformal_band",
+            "conformal_outer",
+            "conformal_inner",
         )
         picked: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else value[chosen]

@@ -162,6 +162,7 @@ class QuantileInferencer:
         score_threshold: float | None = None,
         samples: int | None = None,
         mc_passes: int | None = None,
+        conformal: float | None = None,
         batch_size: int = 4,
     ) -> Iterator[BoxPredictions]:
         """Predict picture by picture, holding no more than a batch in memory.
@@ -173,12 +174,16 @@ class QuantileInferencer:
             samples: Boxes drawn per detection from the joint distribution of its sides; 256 by
                 default where the sides depend on each other, else none.
             mc_passes: Passes of MC dropout; the config's by default.
+            conformal: With a calibrated checkpoint: the coverage that ``conformal_interval``,
+                ``conformal_band``, ``conformal_outer`` and ``conformal_inner`` of the results keep.
             batch_size: Pictures per pass through the network.
         """
         wanted = check_open_levels(levels, "levels")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
         overrides = self._overrides(wanted, score_threshold, samples, mc_passes)
+        if conformal is not None:
+            overrides["conformal"] = conformal
         pictures = iter(_pictures(inputs))
         while batch := list(islice(pictures, batch_size)):
             yield from self._predict(batch, wanted, overrides)

@@ -148,6 +148,7 @@ def train_branch(
     """
     head = detector.bbox_head
     detector.set_stage(2)
+    head.calibration.clear()
     detector.train()
     grid = make_grid(cells.shapes, head.strides, head.slots)
     parameters = list(head.branch.parameters())

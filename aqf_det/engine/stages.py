@@ -58,7 +58,14 @@ class TwoStageHook(Hook):
         self.stage2_dataloader = stage2_dataloader
 
     def before_train(self, runner: Runner) -> None:
-        """Skip stage 1 where its result has been loaded."""
+        """Skip stage 1 where its result has been loaded; forget a calibration."""
+        calibration = detector_of(runner).bbox_head.calibration
+        if calibration.fitted:
+            calibration.clear()
+            runner.logger.warning(
+                "the calibration of the loaded checkpoint is dropped: it does not fit the weights "
+                "that training will find; run tools/calibrate.py afterwards"
+            )
         loop = runner.train_loop
         if detector_of(runner).bbox_head.branch is None:
             if loop.max_epochs > self.stage1_epochs:

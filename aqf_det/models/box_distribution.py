@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from aqf_core.distributions import ScalarPredictive
+from aqf_core.interpolation import InterpolatedPredictive
 from aqf_core.losses import gaussian_crps
 from aqf_core.mixtures import MixturePredictive
 from aqf_core.normal import base_to_level, level_to_base, log_density
@@ -33,6 +34,13 @@ def base_points(count: int) -> Tensor:
     # In no particular order: readers split samples into groups.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     return level_to_base(points.clamp(1e-6, 1 - 1e-6))[order]
+
+
+def moments(sides: ScalarPredictive) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every side from one evaluation of its map."""
+    x, weight = sides._base_quadrature(MOMENT_NODES)
+    mean = (weight * x).sum(0)
+    return mean, (weight * (x - mean).square()).sum(0)
 
 
 class SidePredictive(ScalarPredictive):
@@ -86,12 +94,6 @@ class SidePredictive(ScalarPredictive):
             return gaussian_crps(self.sides.mean, self.sides.sigma, x, reduction="none")
         return None
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance from one evaluation of the map."""
-        x, weight = self._base_quadrature(MOMENT_NODES)
-        mean = (weight * x).sum(0)
-        return mean, (weight * (x - mean).square()).sum(0)
-
     @property
     def is_gaussian(self) -> bool:
         """Whether mean and standard deviation are the sides' own."""
@@ -140,10 +142,26 @@ class BoxDistribution:
         """The stage-1 Gaussian with mean and standard deviation (T, N, 4)."""
         return cls.independent(SidePredictive(Sides(mean, sigma)))
 
+    def select(self, index: Tensor) -> BoxDistribution:
+        """The boxes at positions (M,), in that order."""
+        sampler, marginals = self._sampler, self._marginals
+        return BoxDistribution(
+            self.passes,
+            len(index),
+            lambda z, which: sampler(z, which)[:, index],
+            None if marginals is None else marginals[:, index],
+            self._like,
+        )
+
     def marginal(self) -> ScalarPredictive:
-        """The distribution of each side, batch shape (N, 4); autoregressive flows have none."""
+        """The distribution of each side, batch shape (N, 4).
+
+        Autoregressive flows have no closed marginals; theirs are read from samples.
+        """
         if self._marginals is None:
-            raise ValueError("an autoregressive flow has no closed marginals; use quantiles().")
+            draws = self._draws.sort(1).values.movedim(1, -1)
+            levels = (torch.arange(draws.shape[-1]).to(draws) + 0.5) / draws.shape[-1]
+            return InterpolatedPredictive(levels, draws)
         if self.passes == 1:
             return self._marginals[0]
         return MixturePredictive(self._marginals)
@@ -166,7 +184,7 @@ class BoxDistribution:
         elif self._marginals.is_gaussian:
             mean, variance = self._marginals.sides.mean, self._marginals.sides.sigma.square()
         else:
-            mean, variance = self._marginals.moments()
+            mean, variance = moments(self._marginals)
         return variance.mean(0), mean.var(0, correction=0)
 
     @cached_property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
 SIGNATURE_LENGTH = 64
@@ -50,9 +52,18 @@ def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) 
     own = module.state_dict()
     wanted, found = _decode(own["signature"]), _decode(mine[key])
     if found != wanted and int(mine.get(f"{prefix}stage", 1)) == 1:
-        # Before stage 2 every kind of head is the same Gaussian; this one's branch starts afresh.
-        for name in [name for name in mine if name.startswith(f"{prefix}branch.")]:
+        # Before stage 2 every kind of head is the same Gaussian; this one's branch starts afresh,
+        # and what was learned about the errors of the Gaussian does not hold for it.
+        other = (f"{prefix}branch.", f"{prefix}calibration.")
+        for name in [name for name in mine if name.startswith(other)]:
             del mine[name], state[name]
+            if name == f"{prefix}calibration.header":
+                print_log(
+                    f"the calibration of the checkpoint's {found!r} head is dropped: it does not "
+                    f"fit {wanted!r}",
+                    logger="current",
+                    level=logging.WARNING,
+                )
         found = wanted
     if found != wanted:
         raise CheckpointKindError(
@@ -61,6 +72,8 @@ def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) 
         )
     for name, value in own.items():
         saved = mine.get(prefix + name)
+        if name.startswith("calibration."):
+            continue  # as large as the data it was fitted to
         if saved is not None and saved.shape != value.shape:
             raise CheckpointKindError(
                 f"the checkpoint's {prefix}{name} has shape {tuple(saved.shape)}, the config's "

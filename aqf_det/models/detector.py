@@ -11,6 +11,7 @@ from mmdet.structures import SampleList
 from torch import Tensor, nn
 
 from .checkpoint_kind import CheckpointKindError
+from .prediction import Detections, PredictionOptions
 
 
 @MODELS.register_module()
@@ -76,3 +77,8 @@ class FlowDetector(SingleStageDetector):
     def loss(self, batch_inputs: Tensor, batch_data_samples: SampleList) -> dict[str, Any]:
         """Losses of the current stage."""
         return self.bbox_head.loss(self.extract_feat(batch_inputs), batch_data_samples)
+
+    def detect(self, batch_inputs: Tensor, batch_data_samples: SampleList) -> list[Detections]:
+        """What is found in every image, in network-input pixels and as yet uncalibrated."""
+        options = PredictionOptions.parse(self.bbox_head.test_cfg)
+        return self.bbox_head.detect(self.extract_feat(batch_inputs), options)

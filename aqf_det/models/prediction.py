@@ -20,7 +20,18 @@ from .coder import Grid, decode_sides
 from .mc_dropout import channel_masks, check_passes, thin
 
 if TYPE_CHECKING:
+    from ..calibration import BoxCalibration
     from .yolo_head import FlowYOLOHead
+
+#: Fields of a result that hold coordinates, besides the boxes.
+COORDINATES = (
+    "bbox_quantiles",
+    "bbox_samples",
+    "bbox_interval",
+    "bbox_band",
+    "bbox_outer",
+    "bbox_inner",
+)
 
 
 def resolve_levels(levels: int | Sequence[float]) -> tuple[float, ...]:
@@ -45,6 +56,9 @@ class PredictionOptions:
         n_samples: Joint samples per box (``bbox_samples``), 0 for none.
         mc_passes: MC-dropout passes T; 1 is the deterministic network.
         mc_seed: Seed of the T networks.
+        calibrated: Whether a calibrated checkpoint predicts calibrated distributions.
+        conformal: Coverage of ``bbox_interval``, ``bbox_band``, ``bbox_outer`` and ``bbox_inner``,
+            see :meth:`~aqf_det.calibration.BoxCalibration.bounds`; needs a calibrated checkpoint.
     """
 
     score_thr: float = 0.1
@@ -55,6 +69,17 @@ class PredictionOptions:
     n_samples: int = 0
     mc_passes: int = 1
     mc_seed: int = 0
+    calibrated: bool = True
+    conformal: float | None = None
+
+    @property
+    def settings(self) -> str:
+        """The options that change distributions; what a calibration is tied to."""
+        return ", ".join(
+            f"{name}={value!r}"
+            for name, value in (("mc_passes", self.mc_passes), ("mc_seed", self.mc_seed))
+            if self.mc_passes > 1
+        )
 
     @classmethod
     def parse(cls, test_cfg: Mapping[str, Any]) -> PredictionOptions:
@@ -70,27 +95,30 @@ class PredictionOptions:
         return cls(**values)
 
 
-def predict_image(
-    head: FlowYOLOHead,
-    hidden: Sequence[Tensor],
-    meta: Mapping[str, Any],
-    options: PredictionOptions,
-    rescale: bool,
-) -> InstanceData:
-    """Detections of one image.
+@dataclass(frozen=True)
+class Detections:
+    """What was found in one image, in network-input pixels.
 
-    Args:
-        head: The head.
-        hidden: Its feature maps (1, 2c, H, W), one per level.
-        meta: The image's metainfo.
-        options: How to predict.
-        rescale: Whether to return pixels of the original image instead of the network's input.
-
-    Returns:
-        ``bboxes (N, 4), scores (N,), labels (N,), bbox_quantiles (N, K, 4), bbox_std (N, 4)``, with
-        MC dropout ``bbox_var_aleatoric`` and ``bbox_var_epistemic (N, 4)``, with ``n_samples``
-        ``bbox_samples (N, S, 4)``.
+    Attributes:
+        boxes: (N, 4) point boxes.
+        scores: (N,).
+        labels: (N,).
+        distribution: Of the N boxes.
     """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    distribution: BoxDistribution
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+def detect_image(
+    head: FlowYOLOHead, hidden: Sequence[Tensor], options: PredictionOptions
+) -> Detections:
+    """Detections of one image from the head's feature maps (1, 2c, H, W), one per level."""
     passes = check_passes(options.mc_passes, head.dropout.p)
     masks = channel_masks(passes, head.hidden_channels, head.dropout.p, options.mc_seed)
     grid = head.grid(hidden)
@@ -103,11 +131,42 @@ def predict_image(
         boxes, scores = _mean_over_passes(head, hidden, grid, index, masks)
     best, labels = scores.max(-1)
     kept = _suppress(boxes, best, labels, options)
-    result = InstanceData(metainfo={"quantile_levels": options.levels})
-    result.bboxes, result.scores, result.labels = boxes[kept], best[kept], labels[kept]
     distribution = _distribution(head, hidden, grid, index[kept], raw, masks)
-    _attach(result, distribution, options)
+    return Detections(boxes[kept], best[kept], labels[kept], distribution)
+
+
+def finish(
+    found: Detections,
+    meta: Mapping[str, Any],
+    options: PredictionOptions,
+    calibration: BoxCalibration,
+    rescale: bool,
+) -> InstanceData:
+    """What a detector returns for an image.
+
+    Args:
+        found: The detections.
+        meta: The image's metainfo.
+        options: What to tell about them.
+        calibration: The detector's.
+        rescale: Whether to return pixels of the original image instead of the network's input.
+
+    Returns:
+        ``bboxes (N, 4), scores (N,), labels (N,), bbox_quantiles (N, K, 4), bbox_std (N, 4)``, with
+        MC dropout ``bbox_var_aleatoric`` and ``bbox_var_epistemic (N, 4)``, with ``n_samples``
+        ``bbox_samples (N, S, 4)``, with ``conformal`` ``bbox_interval`` and ``bbox_band
+        (N, 2, 4)``, ``bbox_outer`` and ``bbox_inner (N, 4)``.
+    """
+    result = InstanceData(metainfo={"quantile_levels": options.levels})
+    result.bboxes, result.scores, result.labels = found.boxes, found.scores, found.labels
+    sizes = box_sizes(to_original_pixels(found.boxes, meta))
+    attach_distribution(result, found.distribution, options, calibration, sizes)
     return _to_original(result, meta) if rescale else result
+
+
+def box_sizes(boxes: Tensor) -> Tensor:
+    """Square roots (N,) of the areas of boxes (N, 4)."""
+    return (boxes[:, 2:] - boxes[:, :2]).clamp_min(0).prod(-1).sqrt()
 
 
 def _boxes_and_scores(raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,10 +233,24 @@ def _distribution(
     return head.branch(thin(features, masks), grid.level[index], grid.slot[index], mean, sigma)
 
 
-def _attach(
-    result: InstanceData, distribution: BoxDistribution, options: PredictionOptions
+def attach_distribution(
+    result: InstanceData,
+    distribution: BoxDistribution,
+    options: PredictionOptions,
+    calibration: BoxCalibration,
+    sizes: Tensor,
 ) -> None:
-    """Add quantiles, standard deviations and, where asked for, samples and variance parts."""
+    """Add quantiles, standard deviations and, where asked for, samples and variance parts.
+
+    Args:
+        result: The detections.
+        distribution: Of their boxes.
+        options: What to add.
+        calibration: Applied where there is one.
+        sizes: (N,) sqrt(area) of the boxes in pixels of the original image.
+    """
+    if calibration.fitted and options.calibrated:
+        distribution = calibration.recalibrate(distribution, sizes, options.settings)
     levels = torch.tensor(options.levels, device=result.bboxes.device)
     result.bbox_quantiles = distribution.quantiles(levels)
     aleatoric, epistemic = distribution.variance_parts()
@@ -186,11 +259,15 @@ def _attach(
         result.bbox_var_aleatoric, result.bbox_var_epistemic = aleatoric, epistemic
     if options.n_samples > 0:
         result.bbox_samples = distribution.samples(options.n_samples)
+    if options.conformal is not None:
+        bounds = calibration.bounds(distribution, sizes, options.conformal)
+        for name, values in bounds.items():
+            setattr(result, f"bbox_{name}", values)
 
 
 def _to_original(result: InstanceData, meta: Mapping[str, Any]) -> InstanceData:
     """Map every coordinate, standard deviation and variance to pixels of the original image."""
-    for name in ("bboxes", "bbox_quantiles", "bbox_samples"):
+    for name in ("bboxes", *COORDINATES):
         if name in result:
             setattr(result, name, to_original_pixels(result[name], meta))
     sx, sy = meta.get("scale_factor", (1.0, 1.0))[:2]

@@ -14,6 +14,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..calibration import BoxCalibration
 from .assigner import Assignment
 from .blocks import separable_conv_bn
 from .box_branch import BoxBranch
@@ -22,7 +23,7 @@ from .coder import Grid, decode_sides, make_grid
 from .detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max, smooth_one_hot
 from .flow_options import FlowOptions
 from .mc_dropout import check_passes
-from .prediction import PredictionOptions, predict_image
+from .prediction import Detections, PredictionOptions, detect_image, finish
 
 #: log sigma in cells; outside no annotation is that exact and no box that vague.
 LOG_SIGMA_RANGE = (-5.0, 4.0)
@@ -90,6 +91,7 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         self.branch = (
             BoxBranch(self.hidden_channels, slots, self.flow) if self.flow.branch else None
         )
+        self.calibration = BoxCalibration()
         self.guard_checkpoints(self.flow.signature)
         self.register_buffer("stage", torch.tensor(1, dtype=torch.uint8))
         self.reset_outputs()
@@ -136,6 +138,7 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
 
     def loss(self, maps: Sequence[Tensor], batch_data_samples: SampleList) -> dict[str, Tensor]:
         """Losses of the current stage for a batch."""
+        self.calibration.refuse_training()
         with torch.set_grad_enabled(torch.is_grad_enabled() and int(self.stage) == 1):
             hidden = self.hidden(maps)
         grid = self.grid(hidden)
@@ -290,14 +293,31 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
     ) -> list[InstanceData]:
         """Detections with their distributions, one :class:`InstanceData` per image."""
         options = PredictionOptions.parse(self.test_cfg)
+        found = self.detect(maps, options)
+        return self.finish(found, batch_data_samples, options, rescale)
+
+    def detect(self, maps: Sequence[Tensor], options: PredictionOptions) -> list[Detections]:
+        """Detections of every image, in network-input pixels and as yet uncalibrated."""
         hidden = self.hidden(maps)
-        results = [
-            predict_image(self, [h[i : i + 1] for h in hidden], sample.metainfo, options, rescale)
-            for i, sample in enumerate(batch_data_samples)
+        return [
+            detect_image(self, [h[i : i + 1] for h in hidden], options)
+            for i in range(len(hidden[0]))
         ]
-        for sample in batch_data_samples:
+
+    def finish(
+        self,
+        found: Sequence[Detections],
+        samples: SampleList,
+        options: PredictionOptions,
+        rescale: bool,
+    ) -> list[InstanceData]:
+        """What is returned about detections; the levels are written into the samples' metainfo."""
+        for sample in samples:
             sample.set_metainfo({"quantile_levels": options.levels})
-        return results
+        return [
+            finish(detections, sample.metainfo, options, self.calibration, rescale)
+            for detections, sample in zip(found, samples, strict=True)
+        ]
 
 
 def _objects(sample: Any) -> tuple[Tensor, Tensor, Tensor]:
