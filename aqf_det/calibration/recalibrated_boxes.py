@@ -27,7 +27,7 @@ class RecalibratedBoxes(BoxDistribution):
 
     def __init__(self, base: BoxDistribution, maps: Sequence[Recalibration], group: Tensor) -> None:
         self.passes, self.boxes, self.base = base.passes, base.boxes, base
-        self._like = base._like
+        self.like = base.like
         self._parts: list[tuple[Tensor, RecalibratedPredictive]] = []
         for g in group.unique().tolist():
             rows = (group == g).nonzero().flatten()
@@ -44,12 +44,12 @@ class RecalibratedBoxes(BoxDistribution):
 
     def quantiles(self, levels: Tensor) -> Tensor:
         """Marginal quantiles (N, K, 4) at levels (K,)."""
-        levels = levels.to(self._like)
+        levels = levels.to(self.like)
         return self._rows(lambda rows, side: side.quantiles(levels).movedim(-1, 1), len(levels))
 
     def at_base(self, z: Tensor) -> Tensor:
         """Coordinates (N, K, 4) at base values (N, K, 4) of the distribution before repair."""
-        z = z.to(self._like)
+        z = z.to(self.like)
         return self._rows(
             lambda rows, side: side.base.from_base(z[rows].movedim(1, 0)).movedim(0, 1), z.shape[1]
         )
@@ -81,7 +81,7 @@ class RecalibratedBoxes(BoxDistribution):
         self, compute: Callable[[Tensor, RecalibratedPredictive], Tensor], count: int
     ) -> Tensor:
         """Collect the results (rows, K, 4) of all groups."""
-        result = self._like.new_zeros(self.boxes, count, 4)
+        result = self.like.new_zeros(self.boxes, count, 4)
         for rows, side in self._parts:
             result[rows] = compute(rows, side)
         return result

@@ -11,7 +11,10 @@ from mmdet.structures import SampleList
 from torch import Tensor, nn
 
 from .checkpoint_kind import CheckpointKindError
-from .prediction import Detections, PredictionOptions
+from .ensemble import Ensemble
+from .fusion import fuse
+from .prediction import Detections, PredictionOptions, rescored
+from .views import mirrored_detections, mirrored_images
 
 
 @MODELS.register_module()
@@ -24,6 +27,10 @@ class FlowDetector(SingleStageDetector):
 
     The stage is part of the weights: a resumed run continues where it stopped.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ensemble = Ensemble()
 
     @property
     def stage(self) -> int:
@@ -79,6 +86,27 @@ class FlowDetector(SingleStageDetector):
         return self.bbox_head.loss(self.extract_feat(batch_inputs), batch_data_samples)
 
     def detect(self, batch_inputs: Tensor, batch_data_samples: SampleList) -> list[Detections]:
-        """What is found in every image, in network-input pixels and as yet uncalibrated."""
+        """What all members and views find in every image, in network-input pixels, uncalibrated."""
         options = PredictionOptions.parse(self.bbox_head.test_cfg)
-        return self.bbox_head.detect(self.extract_feat(batch_inputs), options)
+        metas = [sample.metainfo for sample in batch_data_samples]
+        answers = []
+        for flipped in (False, True)[: 1 + options.flip]:
+            images = mirrored_images(batch_inputs, metas) if flipped else batch_inputs
+            maps = self.extract_feat(images)
+            for member in self._ensemble.members(self, options.ensemble):
+                own = maps if member.shares_trunk else member.detector.extract_feat(images)
+                found = member.detector.bbox_head.detect(own, options)
+                if flipped:
+                    found = [mirrored_detections(*x) for x in zip(found, metas, strict=True)]
+                answers.append(found)
+        fused = [fuse(found, options) for found in zip(*answers, strict=True)]
+        return [rescored(found) for found in fused] if options.rescore else fused
+
+    def predict(
+        self, batch_inputs: Tensor, batch_data_samples: SampleList, rescale: bool = True
+    ) -> SampleList:
+        """Detections with their distributions."""
+        options = PredictionOptions.parse(self.bbox_head.test_cfg)
+        found = self.detect(batch_inputs, batch_data_samples)
+        results = self.bbox_head.finish(found, batch_data_samples, options, rescale)
+        return self.add_pred_to_datasample(batch_data_samples, results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from ..quantile_tables import check_levels
 from .box_distribution import BoxDistribution
 from .coder import Grid, decode_sides
 from .mc_dropout import channel_masks, check_passes, thin
+from .voting import VOTING, vote, voters
 
 if TYPE_CHECKING:
     from ..calibration import BoxCalibration
@@ -56,6 +57,12 @@ class PredictionOptions:
         n_samples: Joint samples per box (``bbox_samples``), 0 for none.
         mc_passes: MC-dropout passes T; 1 is the deterministic network.
         mc_seed: Seed of the T networks.
+        flip: Whether the mirror image is looked at as well.
+        ensemble: Checkpoints of further members of an ensemble.
+        voting: Whether suppressed candidates vote on the sides of kept boxes: ``"variance"`` or
+            ``"quantile"`` (see :mod:`~aqf_det.models.voting`), None for no.
+        voting_width: How quickly a vote fades with the overlap.
+        rescore: Whether scores are multiplied by 1 - uncertainty (see :func:`rescored`).
         calibrated: Whether a calibrated checkpoint predicts calibrated distributions.
         conformal: Coverage of ``bbox_interval``, ``bbox_band``, ``bbox_outer`` and ``bbox_inner``,
             see :meth:`~aqf_det.calibration.BoxCalibration.bounds`; needs a calibrated checkpoint.
@@ -69,17 +76,31 @@ class PredictionOptions:
     n_samples: int = 0
     mc_passes: int = 1
     mc_seed: int = 0
+    flip: bool = False
+    ensemble: tuple[str, ...] = ()
+    voting: str | None = None
+    voting_width: float = 0.025
+    rescore: bool = False
     calibrated: bool = True
     conformal: float | None = None
 
     @property
+    def mixes(self) -> bool:
+        """Whether distributions are mixtures of several predictions."""
+        return self.mc_passes > 1 or self.flip or len(self.ensemble) > 0
+
+    @property
     def settings(self) -> str:
         """The options that change distributions; what a calibration is tied to."""
-        return ", ".join(
-            f"{name}={value!r}"
-            for name, value in (("mc_passes", self.mc_passes), ("mc_seed", self.mc_seed))
-            if self.mc_passes > 1
-        )
+        facts = {
+            "mc_passes": self.mc_passes if self.mc_passes > 1 else None,
+            "mc_seed": self.mc_seed if self.mc_passes > 1 else None,
+            "flip": self.flip or None,
+            "members": 1 + len(self.ensemble) if self.ensemble else None,
+            "voting": self.voting,
+            "voting_width": self.voting_width if self.voting else None,
+        }
+        return ", ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
 
     @classmethod
     def parse(cls, test_cfg: Mapping[str, Any]) -> PredictionOptions:
@@ -92,6 +113,13 @@ class PredictionOptions:
             )
         values = dict(test_cfg)
         values["levels"] = resolve_levels(values.get("levels", 199))
+        ensemble = values.get("ensemble") or ()
+        values["ensemble"] = (ensemble,) if isinstance(ensemble, str) else tuple(ensemble)
+        voting = values.get("voting")
+        if voting is not None and voting not in VOTING:
+            raise UnknownNameError(f"unknown voting {voting!r}; choose from {', '.join(VOTING)}.")
+        if values.get("voting_width", 1.0) <= 0:
+            raise ValueError(f"voting_width must be positive, got {values['voting_width']}.")
         return cls(**values)
 
 
@@ -114,6 +142,15 @@ class Detections:
     def __len__(self) -> int:
         return len(self.boxes)
 
+    def select(self, index: Tensor) -> Detections:
+        """The detections at positions (M,), in that order."""
+        return Detections(
+            self.boxes[index],
+            self.scores[index],
+            self.labels[index],
+            self.distribution.select(index),
+        )
+
 
 def detect_image(
     head: FlowYOLOHead, hidden: Sequence[Tensor], options: PredictionOptions
@@ -130,9 +167,32 @@ def detect_image(
         index = _promising(raw, options)
         boxes, scores = _mean_over_passes(head, hidden, grid, index, masks)
     best, labels = scores.max(-1)
-    kept = _suppress(boxes, best, labels, options)
-    distribution = _distribution(head, hidden, grid, index[kept], raw, masks)
-    return Detections(boxes[kept], best[kept], labels[kept], distribution)
+    pool = _candidates(best, options)
+    kept = suppress(boxes, best, labels, options)
+
+    def distribution(rows: Tensor) -> BoxDistribution:
+        return _distribution(head, hidden, grid, index[rows], raw, masks)
+
+    if options.voting is None or len(kept) == 0:
+        return Detections(boxes[kept], best[kept], labels[kept], distribution(kept))
+    position, closeness = voters(boxes, labels, kept, pool, options.voting_width)
+    rows, place = position.unique(return_inverse=True)
+    moved, voted = vote(options.voting, boxes[rows], distribution(rows), place, closeness)
+    return Detections(moved, best[kept], labels[kept], voted)
+
+
+def rescored(found: Detections) -> Detections:
+    """Scores times 1 - uncertainty, best first.
+
+    The uncertainty of a box is the mean over its sides of min(1, standard deviation / length of the
+    box in that direction).
+    """
+    length = (found.boxes[:, 2:] - found.boxes[:, :2]).clamp_min(1e-6).repeat(1, 2)
+    aleatoric, epistemic = found.distribution.variance_parts()
+    share = (aleatoric + epistemic).sqrt() / length
+    scores = found.scores * (1 - share.clamp(max=1.0).mean(-1))
+    order = scores.argsort(descending=True, stable=True)
+    return replace(found, scores=scores).select(order)
 
 
 def finish(
@@ -153,7 +213,7 @@ def finish(
 
     Returns:
         ``bboxes (N, 4), scores (N,), labels (N,), bbox_quantiles (N, K, 4), bbox_std (N, 4)``, with
-        MC dropout ``bbox_var_aleatoric`` and ``bbox_var_epistemic (N, 4)``, with ``n_samples``
+        mixtures ``bbox_var_aleatoric`` and ``bbox_var_epistemic (N, 4)``, with ``n_samples``
         ``bbox_samples (N, S, 4)``, with ``conformal`` ``bbox_interval`` and ``bbox_band
         (N, 2, 4)``, ``bbox_outer`` and ``bbox_inner (N, 4)``.
     """
@@ -202,11 +262,17 @@ def _mean_over_passes(
     return boxes.mean(0), scores.mean(0)
 
 
-def _suppress(boxes: Tensor, scores: Tensor, labels: Tensor, options: PredictionOptions) -> Tensor:
-    """Hard NMS per class; returns the positions of the kept candidates, best first."""
+def _candidates(scores: Tensor, options: PredictionOptions) -> Tensor:
+    """Positions of the candidates that enter suppression."""
     index = (scores > options.score_thr).nonzero().flatten()
     if len(index) > options.nms_pre:
         index = index[scores[index].topk(options.nms_pre).indices]
+    return index
+
+
+def suppress(boxes: Tensor, scores: Tensor, labels: Tensor, options: PredictionOptions) -> Tensor:
+    """Hard NMS per class; returns the positions of the kept candidates, best first."""
+    index = _candidates(scores, options)
     if len(index) == 0:
         return index
     _, kept = batched_nms(boxes[index], scores[index], labels[index], dict(options.nms))
@@ -255,7 +321,7 @@ def attach_distribution(
     result.bbox_quantiles = distribution.quantiles(levels)
     aleatoric, epistemic = distribution.variance_parts()
     result.bbox_std = (aleatoric + epistemic).sqrt()
-    if options.mc_passes > 1:
+    if options.mixes:
         result.bbox_var_aleatoric, result.bbox_var_epistemic = aleatoric, epistemic
     if options.n_samples > 0:
         result.bbox_samples = distribution.samples(options.n_samples)
