@@ -235,7 +235,7 @@ class BoxDistribution:
             return self.like.new_zeros((0, 4)), self.like.new_zeros((0, 4))
         if self.marginals is None:
             draws = self._pass_draws()
-            mean, variance = draws.mean(2), draws.var(2)
+            mean, variance = draws.mean(1).movedim(1, 0), draws.var(1).movedim(1, 0)
         elif isinstance(self.marginals, SidePredictive) and self.marginals.is_gaussian:
             mean, variance = self.marginals.sides.mean, self.marginals.sides.sigma.square()
         else:
@@ -256,11 +256,11 @@ class BoxDistribution:
         return self.samples(self._draw_count)
 
     def _pass_draws(self) -> Tensor:
-        """Samples (T, N, S / T, 4) of each pass."""
+        """Samples (N, S / T, T, 4) of each pass."""
         if self.weights is None:
-            return self._draws.unflatten(1, (-1, self.passes)).movedim(2, 0)
+            return self._draws.unflatten(1, (-1, self.passes))
         z = base_points(self._draw_count // self.passes).to(self.like)
-        return self._each_pass(z).movedim(2, 1)
+        return self._each_pass(z).permute(2, 1, 0, 3)
 
     def _each_pass(self, z: Tensor) -> Tensor:
         """Boxes (T, S, N, 4) of every pass at the same points (S, 4)."""
