@@ -41,6 +41,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--folds", type=int, default=5, help="folds of the printed check")
     parser.add_argument(
+        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
+    )
+    parser.add_argument(
         "--cfg-options",
         nargs="+",
         action=DictAction,
@@ -53,30 +56,25 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> None:
     """Calibrate, print what it changes for images left out of the fit, and save."""
     args = parse_args(argv)
-    try:
-        cfg = running.load_config(args.config, options=args.cfg_options)
-        result, edges = calibrate(
-            cfg,
-            args.checkpoint,
-            args.out,
-            ann_file=args.ann_file,
-            kind=args.kind,
-            edges=args.sizes,
-            folds=args.folds,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        return 2
+    cfg = running.load_config(args.config, options=args.cfg_options, data_root=args.data_root)
+    result, edges = calibrate(
+        cfg,
+        args.checkpoint,
+        args.out,
+        ann_file=args.ann_file,
+        kind=args.kind,
+        edges=args.sizes,
+        folds=args.folds,
+    )
     if len(edges) < len(args.sizes):
         print(f"too few boxes for all sizes; used: {edges or 'one group'}\n")
     print(f"Calibration by other images ({args.folds} folds):\n")
     print(calibration_table(result, edges))
     print(f"\n{args.out}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(running.run_tool(main))

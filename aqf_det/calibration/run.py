@@ -13,6 +13,8 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner, load_checkpoint
 from torch import Tensor
 
+from aqf_core.errors import DomainError
+
 from ..engine.cached_branch import save_detector
 from ..engine.running import check_checkpoint_path
 from ..models.prediction import PredictionOptions
@@ -78,7 +80,7 @@ def held_out_loader(cfg: Config, ann_file: str | None = None) -> Any:
         loader.dataset = {**loader.dataset, "ann_file": ann_file}
     same = [loader.dataset.get(key) == cfg.test_dataloader.dataset.get(key) for key in _IMAGES]
     if all(same):
-        raise ValueError(
+        raise DomainError(
             f"val_dataloader reads the images of the test ({loader.dataset.get('ann_file')}), on "
             "which a calibration must not be fitted; name held-out images with --ann-file."
         )

@@ -17,7 +17,7 @@ from mmengine.logging import MMLogger
 from mmengine.registry import init_default_scope
 from mmengine.runner import load_checkpoint
 
-from aqf_core.errors import AQFError
+from aqf_core.errors import AQFError, DomainError
 from aqf_det import QuantileInferencer
 from aqf_det.calibration import CalibrationMismatchError
 from aqf_det.calibration.held_out import HeldOutBoxes, collect_held_out
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     detector.set_stage(2)
     save_detector(detector, root / "detector.pth", dict(cfg.metainfo))
     files = [str(root / "config.py"), str(root / "detector.pth")]
-    assert tool().main([*files, "--kind", "isotonic", "--folds", "2"]) == 0
+    tool().main([*files, "--kind", "isotonic", "--folds", "2"])
     return root
 
 
@@ -158,7 +158,11 @@ def test_training_from_it_drops_or_refuses_the_calibration(run: Path) -> None:
         detector.loss(torch.zeros(1, 3, 128, 128), [])
     said: list[str] = []
     runner = SimpleNamespace(
-        model=detector, epoch=1, _resume=False, logger=SimpleNamespace(warning=said.append)
+        model=detector,
+        epoch=1,
+        _resume=False,
+        logger=SimpleNamespace(warning=said.append),
+        train_loop=SimpleNamespace(max_epochs=2),
     )
     TwoStageHook(stage1_epochs=1).before_train(runner)
     assert not calibration.fitted and "dropped" in said[0]
@@ -204,13 +208,13 @@ def test_small_groups_of_sizes_are_joined() -> None:
     assert usable_edges(sizes, [96, 300]) == (96.0,)
 
 
-def test_bad_input_ends_with_a_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_ends_with_a_sentence(run: Path) -> None:
     main, config = tool().main, str(run / "config.py")
-    assert main([config, "absent.pth"]) == 2
-    assert "checkpoint absent.pth does not exist" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match=r"checkpoint absent\.pth does not exist"):
+        main([config, "absent.pth"])
     options = ["--ann-file", "ImageSets/Main/test.txt", "--out", str(run / "never.pth")]
-    assert main([config, str(run / "detector.pth"), *options]) == 2
-    assert "images of the test" in capsys.readouterr().err
+    with pytest.raises(DomainError, match="images of the test"):
+        main([config, str(run / "detector.pth"), *options])
     assert not (run / "never.pth").exists()
     cfg = running.load_config(config)
     detector, _ = load_detector(cfg, str(run / "detector.pth"))
