@@ -3,6 +3,7 @@
 from .checked import DatasetNotFoundError
 from .coco import CocoDetectionDataset
 from .hidden_side import HiddenSideTruth, hidden_side_truth, read_hidden_sides
+from .image_split import ImageSplit
 from .transforms import (
     CorruptSampleError,
     Letterbox,
@@ -20,6 +21,7 @@ __all__ = [
     "CorruptSampleError",
     "DatasetNotFoundError",
     "HiddenSideTruth",
+    "ImageSplit",
     "Letterbox",
     "LoadCheckedImage",
     "ObjectPreservingCrop",

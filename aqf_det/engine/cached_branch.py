@@ -8,7 +8,8 @@ trains in seconds. The loss is the head's own stage-2 loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class CellCache:
         boxes: (P, 4) xyxy in network-input pixels.
         labels: (P,) classes.
         weights: (P,) mix-up weights.
+        image: (P,) the :func:`image_code` of each object's image; None in older files.
     """
 
     shapes: tuple[tuple[int, int], ...]
@@ -43,6 +45,7 @@ class CellCache:
     boxes: Tensor
     labels: Tensor
     weights: Tensor
+    image: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -75,6 +78,11 @@ class CellCache:
         return cls(**torch.load(path, weights_only=True))
 
 
+def image_code(meta: Mapping[str, Any]) -> int:
+    """A number that tells images apart, the same in every run."""
+    return zlib.crc32(str(meta.get("img_id", meta.get("img_path"))).encode())
+
+
 def collect_cells(
     detector: FlowDetector, loader: Iterable[Any], rounds: int = 1, report: Report | None = None
 ) -> CellCache:
@@ -91,6 +99,7 @@ def collect_cells(
     detector.eval()
     features: list[list[Tensor]] = [[] for _ in head.strides]
     objects: list[Assignment] = []
+    images: list[Tensor] = []
     grid: Grid | None = None
     total = rounds * len(loader)  # type: ignore[arg-type]
     for turn in range(rounds):
@@ -107,6 +116,8 @@ def collect_cells(
             grid = here
             found = head.assign(grid, ready["data_samples"])
             objects.append(found)
+            codes = [image_code(sample.metainfo) for sample in ready["data_samples"]]
+            images.append(torch.tensor(codes)[found.image.cpu()])
             for store, values in zip(
                 features, head.cell_features(hidden, grid, found.image, found.index), strict=True
             ):
@@ -123,6 +134,7 @@ def collect_cells(
         boxes=torch.cat([item.boxes for item in objects]).cpu(),
         labels=torch.cat([item.labels for item in objects]).cpu(),
         weights=torch.cat([item.weights for item in objects]).cpu(),
+        image=torch.cat(images),
     )
 
 
@@ -133,6 +145,7 @@ def train_branch(
     batch_size: int = 64,
     lr: float = 2e-3,
     seed: int = 0,
+    rows: Tensor | None = None,
     report: Report | None = None,
 ) -> None:
     """Train the flow branch of a detector on cached features: Adam, one rise and fall of the rate.
@@ -144,6 +157,7 @@ def train_branch(
         batch_size: Objects per step.
         lr: Highest learning rate.
         seed: Seed of batches and levels.
+        rows: The objects to train on; all by default.
         report: Called with the finished share.
     """
     head = detector.bbox_head
@@ -159,7 +173,9 @@ def train_branch(
         fall = 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in optimizer.param_groups:
             group["lr"] = lr * min(1.0, (step + 1) / rise) * fall
-        chosen = torch.randint(len(cells), (batch_size,))
+        chosen = torch.randint(len(cells) if rows is None else len(rows), (batch_size,))
+        if rows is not None:
+            chosen = rows[chosen]
         features, objects = cells.batch(chosen, grid)
         loss = head.flow_loss_at(features, grid, objects)["loss_flow"]
         optimizer.zero_grad()

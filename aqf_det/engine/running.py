@@ -19,6 +19,7 @@ from aqf_core.errors import AQFError
 from ..datasets import CorruptSampleError
 from ..evaluation import BoxUncertaintyMetric
 from ..models import CheckpointKindError
+from .flow_split import apply_flow_split
 from .stages import detector_of
 
 
@@ -107,6 +108,7 @@ def check_checkpoint_path(path: str) -> None:
 
 def train(cfg: Config, hooks: Sequence[Hook] = ()) -> Runner:
     """Run or resume the recipe of a config, with further hooks; returns the runner."""
+    apply_flow_split(cfg)
     if cfg.get("load_from"):
         check_checkpoint_path(cfg.load_from)
         # The loaded detector replaces ImageNet weights; there is no need to fetch them.

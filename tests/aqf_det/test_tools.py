@@ -158,6 +158,19 @@ def test_the_branch_may_learn_from_images_of_its_own(
     assert len(logged(tmp_path, "lr")) == 1
 
 
+def test_flow_split_keeps_images_for_the_branch(data: Path, trained: Path, tmp_path: Path) -> None:
+    """Half of the six training images for stage 2: one iteration instead of two."""
+    config = write_config(tmp_path, "demo_qfr", data, flow_split=0.5)
+    start = str(trained / "epoch_2.pth")
+    tool("train").main([config, "--work-dir", str(tmp_path), "--resume", start])
+    assert len(logged(tmp_path, "lr")) == 1
+    assert int(weights(tmp_path / "epoch_3.pth")["bbox_head.stage"]) == 2
+    saved = running.load_config(str(tmp_path / Path(config).name))
+    parts = [saved.train_dataloader, saved.custom_hooks[0].stage2_dataloader]
+    assert [part.dataset.held_out for part in parts] == [False, True]
+    assert "flow_split" not in saved
+
+
 def test_load_from_starts_at_stage_two(data: Path, trained: Path, tmp_path: Path) -> None:
     """From the stage 1 of another kind of branch, with mixed precision and averaging."""
     start = trained / "stage1.pth"
