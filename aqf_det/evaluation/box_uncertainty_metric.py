@@ -10,13 +10,12 @@ import numpy as np
 from mmdet.registry import METRICS as METRIC_REGISTRY
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import MMLogger
-from numpy.typing import NDArray
 
 from aqf_core.errors import UnknownNameError
 
 from ..arrays import as_numpy
-from ..quantile_tables import check_levels
 from .bootstrap import DEFAULT_REPLICATES, Estimate
+from .data_samples import read_levels, read_truths, warn_of_wrong_frame
 from .matching import PROTOCOLS, match_detections
 from .pairs import BoxPairs
 from .scores import pair_energy, score_pairs
@@ -86,29 +85,24 @@ class BoxUncertaintyMetric(BaseMetric):
             self.results.append(self._record(sample))
 
     def _record(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        found, truths = sample["pred_instances"], sample["gt_instances"]
-        ignored = sample.get("ignored_instances") or {}
-        truth_boxes = as_numpy(truths["bboxes"]).reshape(-1, 4)
-        truth_labels = as_numpy(truths["labels"]).astype(int)
-        self._check_frame(sample, truth_boxes)
-        hard_boxes, hard_labels = np.zeros((0, 4)), np.zeros(0, int)
-        if "bboxes" in ignored:
-            hard_boxes = as_numpy(ignored["bboxes"]).reshape(-1, 4)
-            hard_labels = as_numpy(ignored["labels"]).astype(int)
+        found, truths = sample["pred_instances"], read_truths(sample)
+        ordinary = ~truths.difficult
+        truth_boxes, truth_labels = truths.boxes[ordinary], truths.labels[ordinary]
+        self._warned = self._warned or warn_of_wrong_frame(sample, truth_boxes)
         boxes, scores = as_numpy(found["bboxes"]).reshape(-1, 4), as_numpy(found["scores"])
         labels = as_numpy(found["labels"]).astype(int)
         matches = match_detections(
             boxes,
             scores,
             labels,
-            np.concatenate([truth_boxes, hard_boxes]),
-            np.concatenate([truth_labels, hard_labels]),
-            np.arange(len(truth_boxes) + len(hard_boxes)) >= len(truth_boxes),
+            truths.boxes,
+            truths.labels,
+            truths.difficult,
             score_threshold=self.score_threshold,
             iou_threshold=self.iou_threshold,
         )
         chosen = matches.detection
-        levels = self._levels(sample, found)
+        levels = read_levels(sample, "BoxUncertaintyMetric") or DEFAULT_LEVELS
         quantiles = np.zeros((0, len(levels), 4), np.float32)
         energy, source = np.zeros(0), "none"
         if len(chosen):
@@ -140,41 +134,6 @@ class BoxUncertaintyMetric(BaseMetric):
 
     def _n_classes(self) -> int:
         return len((self.dataset_meta or {})["classes"])
-
-    @staticmethod
-    def _levels(sample: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[float, ...]:
-        if "quantile_levels" in sample:
-            levels = tuple(check_levels(sample["quantile_levels"]).tolist())
-            if "bbox_quantiles" in found and found["bbox_quantiles"].shape[1] != len(levels):
-                raise ValueError(
-                    f"bbox_quantiles has {found['bbox_quantiles'].shape[1]} levels, but "
-                    f"quantile_levels names {len(levels)}."
-                )
-        elif len(found["bboxes"]):
-            raise ValueError(
-                "BoxUncertaintyMetric needs quantile_levels in the data sample's metainfo; "
-                "the model predicts no box distribution. Use a head of aqf_det."
-            )
-        else:
-            levels = DEFAULT_LEVELS
-        if len(found["bboxes"]) and "bbox_quantiles" not in found:
-            raise ValueError(
-                "BoxUncertaintyMetric needs pred_instances.bbox_quantiles; the model predicts no "
-                "box distribution. Use a head of aqf_det."
-            )
-        return levels
-
-    def _check_frame(self, sample: Mapping[str, Any], truths: NDArray) -> None:
-        shape = sample.get("ori_shape")
-        if self._warned or shape is None or len(truths) == 0:
-            return
-        height, width = shape[:2]
-        if (truths.max(0)[2:] > (1.02 * width + 2, 1.02 * height + 2)).any():
-            self._warned = True
-            MMLogger.get_current_instance().warning(
-                "ground truths reach beyond the original image: load annotations after resizing "
-                "in the test pipeline, or all distances in pixels are wrong."
-            )
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Score all pairs, write the dump, log the tables; NaN with one warning without pairs."""
