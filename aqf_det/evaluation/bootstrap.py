@@ -37,6 +37,10 @@ class Estimate:
             low, high = max(0.0, 2 * value - high), max(value, 2 * value - low)
         return cls(value, low, high)
 
+    def named(self, name: str) -> dict[str, float]:
+        """``name``, ``name_low`` and ``name_high``, as metrics report it."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 

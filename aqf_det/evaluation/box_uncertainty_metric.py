@@ -14,7 +14,7 @@ from mmengine.logging import MMLogger
 from aqf_core.errors import UnknownNameError
 
 from ..arrays import as_numpy
-from .bootstrap import DEFAULT_REPLICATES, Estimate
+from .bootstrap import DEFAULT_REPLICATES
 from .data_samples import read_levels, read_truths, warn_of_wrong_frame
 from .matching import PROTOCOLS, match_detections
 from .pairs import BoxPairs
@@ -180,12 +180,8 @@ def flatten(summaries: Mapping[str, Summary], classwise: bool = False) -> dict[s
         # mmengine drops integers when it writes a run's metrics.
         flat[f"{prefix}n_pairs"] = float(summary.overall.n_pairs)
         for name, estimate in summary.overall.metrics.items():
-            flat.update(_bounds(f"{prefix}{name}", estimate))
+            flat.update(estimate.named(f"{prefix}{name}"))
         for row, group in {**summary.sizes, **(summary.classes if classwise else {})}.items():
             for name in ("crps", "calibration_mae", "picp_90", "mpiw_90"):
                 flat[f"{prefix}{name}_{row.replace(' ', '_')}"] = group.metrics[name].value
     return flat
-
-
-def _bounds(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
