@@ -2,6 +2,7 @@
 
 from .checked import DatasetNotFoundError
 from .coco import CocoDetectionDataset
+from .corruptions import CorruptImage, corrupt_image
 from .hidden_side import HiddenSideTruth, hidden_side_truth, read_hidden_sides
 from .image_split import ImageSplit
 from .transforms import (
@@ -18,6 +19,7 @@ from .voc import VOCDetectionDataset
 
 __all__ = [
     "CocoDetectionDataset",
+    "CorruptImage",
     "CorruptSampleError",
     "DatasetNotFoundError",
     "HiddenSideTruth",
@@ -29,6 +31,7 @@ __all__ = [
     "PackWeightedDetInputs",
     "VOCDetectionDataset",
     "WeightedMixUp",
+    "corrupt_image",
     "hidden_side_truth",
     "read_hidden_sides",
     "to_original_pixels",
