@@ -39,7 +39,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--naf-points", type=int, default=500, help="points for zuko's NAF")
     parser.add_argument("--batch", type=int, default=512, help="rows per density and training step")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write all measurements here")
     parser.add_argument("--markdown", type=Path, help="write a page with the tables here")
     parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
