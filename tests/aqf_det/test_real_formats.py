@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_images_of_voc_are_mixed_and_of_three_sizes(voc: Path, tmp_path: Path) -> None:
     cfg = load("voc_qfr", voc, tmp_path, {"train_dataloader.batch_size": 4})
     init_default_scope("mmdet")
+    random.seed(0)  # of mix-up, crops and sizes
     MessageHub.get_current_instance().update_info("iter", 0)
     loader = Runner.build_dataloader(cfg.train_dataloader, seed=0)
     prepare = MODELS.build(cfg.model.data_preprocessor)
