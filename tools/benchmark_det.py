@@ -273,8 +273,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         "the worst case. Variants take turns; a ratio is the median over rounds.",
         "",
         f"{result['image_size']} x {result['image_size']} pixels, {result['threads']} thread(s), "
-        f"{result['device']}, {result['rounds']} rounds; brackets are quartiles over rounds; memory is "
-        "beyond the loaded model and varies by some 20 MB between processes.",
+        f"{result['device']}, {result['rounds']} rounds; brackets are quartiles over rounds; "
+        "memory is beyond the loaded model and varies by some 20 MB between processes.",
         "",
         "| prediction | ms | ratio | goal | boxes | peak memory MB | memory ratio |",
         "|---|---:|---:|---:|---:|---:|---:|",
