@@ -19,7 +19,7 @@ from .errors import LevelError, NonFiniteError, ShapeError
 from .levels import clamp_levels
 from .losses import gaussian_crps, gaussian_nll, interpolated_crps, interpolation_levels
 from .normal import base_to_level, level_to_base
-from .validation import broadcast_shapes, check_levels, tracing
+from .validation import as_shape, broadcast_shapes, check_levels, has_values
 
 __all__ = ["GaussianPredictive", "ScalarPredictive", "WrappedPredictive", "as_predictive"]
 
@@ -104,7 +104,11 @@ class ScalarPredictive(Distribution):
         Levels 0 and 1 give the finite quantiles of the nearest levels the dtype can represent.
         """
         u = check_levels(self._as_value(value))
-        return self._icdf(clamp_levels(self._broadcast(u)))
+        try:
+            u = self._broadcast(u)
+        except ShapeError as error:
+            raise ShapeError(f"{error} For one set of levels call quantiles(levels).") from None
+        return self._icdf(clamp_levels(u))
 
     def quantile(self, value: Tensor) -> Tensor:
         """Another name of `icdf`."""
@@ -134,7 +138,7 @@ class ScalarPredictive(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Differentiable samples, shape (*sample_shape, *batch_shape)."""
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(torch.Size(as_shape(sample_shape, "the sample shape")))
         return self.from_base(torch.randn(shape, dtype=self.dtype, device=self.device))
 
     def interval(self, coverage: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +235,7 @@ class ScalarPredictive(Distribution):
 
     def _check_value(self, value: float | Tensor) -> Tensor:
         value = self._as_value(value)
-        if self._validate_args and not tracing() and bool(torch.isnan(value).any()):
+        if self._validate_args and has_values(value) and bool(torch.isnan(value).any()):
             raise NonFiniteError("the value contains NaN; drop these observations first.")
         return self._broadcast(value)
 

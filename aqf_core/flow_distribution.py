@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from .errors import LevelError, ShapeError
+from .errors import ShapeError
 from .losses import energy_score
 from .normal import level_to_base
-from .validation import check_context
+from .validation import as_shape, broadcast_shapes, check_context, check_levels, check_tensor
 
 if TYPE_CHECKING:
     from .flows import AutoregressiveQuantileFlow
@@ -95,9 +95,9 @@ class FlowDistribution(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Differentiable samples, shape (*sample_shape, *batch_shape, *event_shape)."""
-        shape = torch.Size(sample_shape)
+        shape = as_shape(sample_shape, "the sample shape")
         if self.context is None:
-            shape = shape + self.batch_shape
+            shape = (*shape, *self.batch_shape)
         return self.flow.rsample(shape, self.context)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
@@ -133,15 +133,15 @@ class FlowDistribution(Distribution):
         draws = self.rsample((samples, *lead))
         return energy_score(draws.flatten(-dims), value.flatten(-dims), reduction="none")
 
-    def interval(self, coverage: float) -> tuple[Tensor, Tensor]:
+    def interval(self, coverage: float | Tensor) -> tuple[Tensor, Tensor]:
         """Central interval of every variable's marginal that holds `coverage` of it: (low, high).
 
         Both have shape (*batch_shape, *event_shape). See the class for when they are exact.
         """
-        if not 0.0 <= coverage <= 1.0:
-            raise LevelError(f"coverage must lie in [0, 1], got {coverage}.")
-        levels = torch.tensor([(1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0])
-        levels = levels.to(self.flow.space.loc)
+        c = check_levels(torch.as_tensor(coverage).to(self.flow.space.loc), "coverage")
+        if c.dim() > 0:
+            raise ShapeError(f"coverage must be one number, got shape {tuple(c.shape)}.")
+        levels = torch.stack([(1.0 - c) / 2.0, (1.0 + c) / 2.0])
         if self._exact:
             values = self._at_base(level_to_base(levels))
         else:
@@ -196,14 +196,13 @@ class FlowDistribution(Distribution):
     def _broadcast(self, value: Tensor) -> Tensor:
         """Expand the batch dimensions of a value (..., *event_shape) against the batch shape."""
         dims = len(self.event_shape)
+        check_tensor(value, "a value")
         if value.dim() < dims or value.shape[value.dim() - dims :] != self.event_shape:
             wanted = ", ".join(map(str, self.event_shape))
             raise ShapeError(f"a value must have shape (..., {wanted}), got {tuple(value.shape)}.")
         try:
-            shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-                value.shape[: value.dim() - dims], self.batch_shape
-            )
-        except RuntimeError:
+            shape = broadcast_shapes(value.shape[: value.dim() - dims], self.batch_shape)
+        except ShapeError:
             raise ShapeError(
                 f"a value of shape {tuple(value.shape)} does not broadcast with batch shape "
                 f"{tuple(self.batch_shape)}."

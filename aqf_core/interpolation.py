@@ -14,7 +14,7 @@ from torch import Tensor
 from .distributions import ScalarPredictive
 from .errors import DomainError, LevelError, ShapeError
 from .losses import interpolated_crps
-from .validation import check_finite, check_levels, tracing
+from .validation import check_finite, check_levels, has_values
 
 __all__ = ["InterpolatedPredictive"]
 
@@ -47,7 +47,7 @@ class InterpolatedPredictive(ScalarPredictive):
             )
         if levels.shape[0] < 2:
             raise LevelError("interpolation needs at least two levels.")
-        if not tracing():
+        if has_values(quantiles):
             check_levels(levels)
             inside = bool(levels[0] > 0) and bool(levels[-1] < 1)
             if not inside or not bool((levels.diff() > 0).all()):

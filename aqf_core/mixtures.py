@@ -18,7 +18,7 @@ from .errors import DomainError, ShapeError
 from .inversion import ValueAndSlope, invert_monotone
 from .losses import gaussian_mixture_crps
 from .normal import base_to_level, level_to_base, log_base_to_level, log_level_to_base
-from .validation import broadcast_shapes, check_levels, tracing
+from .validation import as_shape, broadcast_shapes, check_levels, has_values
 
 __all__ = ["MixturePredictive"]
 
@@ -141,7 +141,8 @@ class MixturePredictive(ScalarPredictive):
         cells finish each of them. Where gradients or a trace are recorded this is `icdf`.
         """
         tensors = (self.components.from_base(self._outer(self._as_value(0.0))), self.weights)
-        if tracing() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if recorded or not has_values(tensors[0]):
             return super().quantiles(levels)
         levels = self._as_value(levels)
         if levels.dim() != 1 or levels.numel() == 0:
@@ -212,7 +213,7 @@ class MixturePredictive(ScalarPredictive):
 
         `rsample` inverts the mixture instead, which costs more and is differentiable.
         """
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(torch.Size(as_shape(sample_shape, "the sample shape")))
         with torch.no_grad():
             z = torch.randn(shape, dtype=self.dtype, device=self.device)
             draws = self.components.from_base(self._spread(z))
@@ -264,7 +265,7 @@ def _normalise(weights: Tensor | None, components: ScalarPredictive, depth: int)
             f"{tuple(weights.shape)}."
         )
     total = weights.sum(0, keepdim=True)
-    if not tracing() and not (bool((weights >= 0).all()) and bool((total > 0).all())):
+    if has_values(weights) and not (bool((weights >= 0).all()) and bool((total > 0).all())):
         raise DomainError("mixture weights must be non-negative with a positive sum.")
     weights = (weights / total).to(components.dtype)
     return weights.reshape(count, *[1] * depth) if weights.dim() == 1 else weights

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from ..errors import ShapeError, UnknownNameError
 from ..inversion import invert_monotone
 from ..normal import base_to_level, level_to_base, log_density
+from ..validation import at_least_float32
 
 __all__ = ["Direction", "Transformer", "bounded", "unbounded"]
 
@@ -61,14 +62,9 @@ def unbounded(value: Tensor, limit: float) -> Tensor:
     return value / (1.0 - value.abs() / limit)
 
 
-def _float(x: Tensor) -> Tensor:
-    """Half precision is only for the network that computes h; maps need at least float32."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 def _full_precision(x: Tensor) -> AbstractContextManager[Any]:
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if device != "meta" and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
 
@@ -207,7 +203,8 @@ class Transformer(nn.Module):
                 f"h must have shape (..., {self.n_params}) for {type(self).__name__}, "
                 f"got {tuple(h.shape)}."
             )
-        x, h = _float(x), _float(h)
+        # Half precision is only for the network that computes h.
+        x, h = at_least_float32(x), at_least_float32(h)
         # One split, no slices: its gradient is one concatenation.
         loc, raw_scale, *raw = (part for part in torch.split(h, self.sizes, -1))
         loc, log_scale = loc.squeeze(-1), bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT)
@@ -225,7 +222,7 @@ class Transformer(nn.Module):
 
     def quantile(self, u: Tensor, h: Tensor) -> Tensor:
         """Q(u), finite for every u in [0, 1]."""
-        return self.from_base(level_to_base(_float(u)), h)
+        return self.from_base(level_to_base(u), h)
 
     def cdf(self, y: Tensor, h: Tensor) -> Tensor:
         """F(y) in [0, 1]."""
@@ -247,7 +244,7 @@ class Transformer(nn.Module):
 
     def location_scale(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Location and scale (...) of parameters h (..., n_params)."""
-        h = _float(h)
+        h = at_least_float32(h)
         return h[..., 0], bounded(h[..., 1], LOG_SCALE_LIMIT).exp()
 
     def gaussian_params(self, loc: Tensor, scale: Tensor) -> Tensor:

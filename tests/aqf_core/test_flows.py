@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import aqf_core.flows
-from aqf_core import AutoregressiveQuantileFlow, FlowDistribution, MaskedMLP
+from aqf_core import AutoregressiveQuantileFlow, FlowDistribution, MaskedMLP, make_transformer
 from aqf_core.errors import (
     ContextError,
     DomainError,
@@ -242,6 +243,14 @@ def test_autocast_leaves_the_flow_in_float32() -> None:
     torch.testing.assert_close(actual, expected)
 
 
+def test_a_flow_in_half_precision_still_runs() -> None:
+    flow = make().bfloat16()
+    x, context = torch.randn(4, 3), torch.randn(4, 2)
+    results = [flow.loss(x, context), flow.loss(x, context, "energy"), flow.log_prob(x, context)]
+    results += [flow.quantile(torch.rand(4, 3), context), flow.rsample(2, context)]
+    assert all(torch.isfinite(result).all() for result in results)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     exponents=st.lists(st.integers(-6, 6), min_size=2, max_size=2),
@@ -332,6 +341,34 @@ def test_wrong_inputs_are_named() -> None:
         AutoregressiveQuantileFlow(0)
     with pytest.raises(ShapeError, match="n_params"):
         AutoregressiveQuantileFlow(2, conditioner=MaskedMLP(2, 0, 5))
+    with pytest.raises(TypeError, match=r"x must be a torch tensor, got ndarray; .*as_tensor"):
+        flow.loss(x.numpy(), context)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="context must be a torch tensor, got list"):
+        flow.sample(1, [0.0, 0.0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="x must be real"):
+        flow.log_prob(x + 1j, context)
+    with pytest.raises(ShapeError, match=r"u must have shape \(..., 3\), got \(\)"):
+        flow.quantile(torch.tensor(0.5), context)
+    for n in (-1, 2.5, (3, -1)):
+        with pytest.raises(ShapeError, match="number of samples must be a non-negative integer"):
+            flow.sample(n, context)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="features must be a non-negative integer"):
+        AutoregressiveQuantileFlow(3.0)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="context must be a non-negative integer"):
+        AutoregressiveQuantileFlow(3, context=None)  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match="'cdf' was given .* is 'quantile'"):
+        AutoregressiveQuantileFlow(2, transformer=make_transformer("spline"), direction="cdf")
+    for support in (0.0, "positive", (0, 1, 2)):
+        with pytest.raises(DomainError, match=r"support must be a pair \(low, high\)"):
+            AutoregressiveQuantileFlow(2, support=support)  # type: ignore[arg-type]
+
+
+def test_sizes_may_be_numpy_integers_and_a_transformer_object_keeps_its_direction() -> None:
+    transformer = make_transformer("spline", direction="cdf")
+    flow = AutoregressiveQuantileFlow(np.int64(2), np.int64(1), transformer, hidden=8)
+    assert flow.transformer.direction == "cdf"
+    assert flow.sample(np.int64(3), torch.zeros(4, 1)).shape == (3, 4, 2)
+    assert flow(torch.zeros(4, 1)).sample(5).shape == (5, 4, 2)
 
 
 # The distribution ----------------------------------------------------------------------------
@@ -358,6 +395,10 @@ def test_distribution_agrees_with_the_flow() -> None:
         dist.log_prob(torch.zeros(4, 3))
     with pytest.raises(LevelError, match="coverage"):
         dist.interval(90)
+    with pytest.raises(ShapeError, match="coverage must be one number"):
+        dist.interval(torch.tensor([0.5, 0.9]))
+    with pytest.raises(TypeError, match="must be a torch tensor"):
+        dist.log_prob([0.0, 0.0, 0.0])
 
 
 def test_distribution_expands() -> None:
