@@ -28,9 +28,11 @@ from .errors import (
     UnknownNameError,
 )
 from .flow_distribution import FlowDistribution
+from .flow_mixture import FlowMixture
 from .flows import AutoregressiveQuantileFlow
 from .interpolation import InterpolatedPredictive
 from .inversion import invert_monotone
+from .joint import JointPredictive
 from .levels import LEVELS, LevelStrategy, make_levels
 from .mixtures import MixturePredictive
 from .objectives import conditional_loss
@@ -108,12 +110,14 @@ __all__ = [
     "DeepSigmoid",
     "DomainError",
     "FlowDistribution",
+    "FlowMixture",
     "GaussianMRFRegressor",
     "GaussianPredictive",
     "GaussianRegressor",
     "Independent",
     "InterpolatedPredictive",
     "IsotonicRecalibration",
+    "JointPredictive",
     "LevelError",
     "LevelStrategy",
     "MaskedMLP",

@@ -342,7 +342,7 @@ class AutoregressiveQuantileFlow(nn.Module):
             if t == 0:
                 transform = self.transformer.sampler(columns[j], h)
             values[j] = transform(columns[j], h)
-            seen = self._float(_seen(values[j]))
+            seen = self._seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
 
     # Shapes and checks -------------------------------------------------------------------------
@@ -354,13 +354,17 @@ class AutoregressiveQuantileFlow(nn.Module):
         x = self._flat(x, "x")
         context = self._check_context(context, x.shape[:-1])
         y, log_slope = self.space.to_model(x)
-        h = self.conditioner(_seen(y), context)
+        h = self.conditioner(self._seen(y), context)
         if h.shape[:-1] != x.shape:
             x, y, log_slope = (v.expand(h.shape[:-1]) for v in (x, y, log_slope))
         return x, y, log_slope, h
 
     def _float(self, x: Tensor) -> Tensor:
         return x.to(self.space.loc.dtype)
+
+    def _seen(self, y: Tensor) -> Tensor:
+        """What the conditioner gets to see of a value in model space."""
+        return self._float(y.clamp(-SEEN_LIMIT, SEEN_LIMIT))
 
     def _flat(self, x: Tensor, name: str) -> Tensor:
         """Check x (..., *event_shape) and flatten the event to (..., d)."""
@@ -390,7 +394,3 @@ class AutoregressiveQuantileFlow(nn.Module):
     def extra_repr(self) -> str:
         shape = self.features if len(self.event_shape) == 1 else tuple(self.event_shape)
         return f"features={shape}, context={self.context}"
-
-
-def _seen(y: Tensor) -> Tensor:
-    return y.clamp(-SEEN_LIMIT, SEEN_LIMIT)

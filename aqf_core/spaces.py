@@ -105,6 +105,14 @@ class OutputSpace(nn.Module):
         loc, scale, unit = self._constants(y, feature)
         return self._bound(loc + scale * y, unit)
 
+    def of(self, feature: int) -> OutputSpace:
+        """The space of one variable by itself, for data of any shape."""
+        space = OutputSpace(None, (self.low, self.high))
+        space.loc, space.scale, space.unit = (
+            constant[feature] for constant in (self.loc, self.scale, self.unit)
+        )
+        return space
+
     @torch.no_grad()
     def fit(self, x: Tensor) -> OutputSpace:
         """Set `loc`, `scale` and `unit` from data and return self.
