@@ -12,12 +12,7 @@ from .conditioners import (
     Recurrent,
     make_conditioner,
 )
-from .distributions import (
-    GaussianPredictive,
-    ScalarPredictive,
-    WrappedPredictive,
-    as_predictive,
-)
+from .distributions import GaussianPredictive, ScalarPredictive
 from .errors import (
     AQFError,
     ContextError,
@@ -59,6 +54,7 @@ from .transformers import (
     Unconstrained,
     make_transformer,
 )
+from .wrapping import WrappedPredictive, as_predictive
 
 if TYPE_CHECKING:
     from .estimators import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -130,9 +130,9 @@ class AutoregressiveQuantileFlow(nn.Module):
             The flow itself.
         """
         self.space.fit(self._flat(x, "x"))
-        if context is not None and self.context_space is not None:
+        if context is not None:
             check_context(context, self.context)
-            self.context_space.fit(context)
+            cast(OutputSpace, self.context_space).fit(context)
         return self
 
     def loss(

@@ -14,7 +14,7 @@ from torch import Tensor
 from .distributions import ScalarPredictive
 from .errors import DomainError, LevelError, ShapeError
 from .losses import interpolated_crps
-from .validation import check_finite, check_levels, has_values
+from .validation import check_finite, check_levels, check_tensor, has_values
 
 __all__ = ["InterpolatedPredictive"]
 
@@ -40,6 +40,8 @@ class InterpolatedPredictive(ScalarPredictive):
     def __init__(
         self, levels: Tensor, quantiles: Tensor, validate_args: bool | None = None
     ) -> None:
+        check_tensor(levels, "levels")
+        check_tensor(quantiles, "quantiles")
         if levels.dim() != 1 or quantiles.dim() == 0 or quantiles.shape[-1] != levels.shape[0]:
             raise ShapeError(
                 f"levels (K,) and quantiles (..., K) must share K, got {tuple(levels.shape)} and "

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .distributions import GaussianPredictive, ScalarPredictive, as_predictive
+from .distributions import GaussianPredictive, ScalarPredictive
 from .errors import DomainError, ShapeError
 from .inversion import ValueAndSlope, invert_monotone
 from .losses import gaussian_mixture_crps
 from .normal import base_to_level, level_to_base, log_base_to_level, log_level_to_base
 from .validation import as_shape, broadcast_shapes, check_levels, has_values
+from .wrapping import as_predictive
 
 __all__ = ["MixturePredictive"]
 
@@ -272,6 +273,7 @@ def normalise_weights(weights: Tensor | None, count: int, depth: int, like: Tens
     """
     if weights is None:
         weights = torch.full((count,), 1 / count, dtype=like.dtype, device=like.device)
+    weights = torch.as_tensor(weights, device=like.device)
     if weights.dim() == 0 or weights.shape[0] != count:
         raise ShapeError(
             f"{count} components need weights of shape ({count},) or ({count}, *batch_shape), got "
@@ -285,6 +287,11 @@ def normalise_weights(weights: Tensor | None, count: int, depth: int, like: Tens
 
 
 def _stack(components: Sequence[Distribution]) -> ScalarPredictive:
+    if isinstance(components, Distribution):
+        raise TypeError(
+            "a mixture needs a list of distributions, or one ScalarPredictive whose first batch "
+            f"dimension runs over them, got {type(components).__name__}."
+        )
     if len(components) == 0:
         raise ShapeError("a mixture needs at least one component, got an empty list.")
     if any(c.event_shape for c in components):

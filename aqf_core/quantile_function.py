@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.distributions import constraints
 
 from .conditioners.independent import Independent
 from .distributions import ScalarPredictive
-from .errors import ShapeError
 from .normal import log_density
 from .objectives import Levels, conditional_loss
 from .spaces import OutputSpace, Support
@@ -19,9 +17,9 @@ from .transformers import Direction, Transformer, make_transformer
 from .validation import (
     as_shape,
     at_least_float32,
-    broadcast_shapes,
     check_context,
     check_finite,
+    paired_shape,
     reduce,
 )
 
@@ -190,7 +188,7 @@ class QuantileFunction(nn.Module):
             objective = "quantile" if self.transformer.direction == "quantile" else "crps"
         check_finite(x, "x")
         h = self.parameters_of(context)
-        batch = _observation_shape(x.shape, h.shape[:-1])
+        batch = paired_shape(x=x.shape, context=h.shape[:-1])
         x, h = x.expand(batch), h.expand(*batch, h.shape[-1])
         x = at_least_float32(x.to(self.space.loc.dtype))
         losses = conditional_loss(self.transformer, self.space, x, h, objective, levels)
@@ -211,21 +209,3 @@ class QuantileFunction(nn.Module):
     def sample(self, n: int | Sequence[int] = (), context: Tensor | None = None) -> Tensor:
         """Samples (n, *batch) or (*n, *batch), without gradient."""
         return self(context).sample(n)  # type: ignore[no-any-return]
-
-
-def _observation_shape(x: torch.Size, context: torch.Size) -> torch.Size:
-    """The shape to which observations and contexts broadcast, unless it pairs each with each."""
-    try:
-        batch = broadcast_shapes(x, context)
-    except ShapeError:
-        raise ShapeError(
-            f"x of shape {tuple(x)} does not broadcast with the context's batch shape "
-            f"{tuple(context)}."
-        ) from None
-    if batch != x and batch != context:
-        # Such as a column (N, 1) of observations beside N contexts.
-        raise ShapeError(
-            f"x of shape {tuple(x)} would be compared with every context of batch shape "
-            f"{tuple(context)}, not with its own; drop or add dimensions of size 1."
-        )
-    return batch

@@ -28,6 +28,7 @@ __all__ = [
     "check_tensor",
     "has_values",
     "lookup",
+    "paired_shape",
     "reduce",
     "tracing",
 ]
@@ -111,6 +112,32 @@ def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
     except RuntimeError:
         listed = " and ".join(str(tuple(s)) for s in shapes)
         raise ShapeError(f"shapes {listed} do not broadcast.") from None
+
+
+def paired_shape(**shapes: Sequence[int]) -> torch.Size:
+    """The shape to which all shapes broadcast, which one of them must have already.
+
+    Anything else pairs each with each, such as a column (N, 1) of observations with N predictions:
+    almost always a mistake, and one that trains and scores without a word.
+
+    Example:
+        >>> paired_shape(prediction=(), y=(5,))
+        torch.Size([5])
+        >>> paired_shape(x=(5,), y=(5, 1))
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.ShapeError: x of shape (5,) and y of shape (5, 1) would be paired each ...
+    """
+    listed = " and ".join(f"{name} of shape {tuple(shape)}" for name, shape in shapes.items())
+    try:
+        common = broadcast_shapes(*shapes.values())
+    except ShapeError:
+        raise ShapeError(f"{listed} do not broadcast.") from None
+    if common not in [torch.Size(shape) for shape in shapes.values()]:
+        raise ShapeError(
+            f"{listed} would be paired each with each; drop or add dimensions of size 1."
+        )
+    return common
 
 
 def check_tensor(x: object, name: str = "x") -> Tensor:

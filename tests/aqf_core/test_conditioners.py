@@ -216,6 +216,7 @@ def test_given_objects_must_fit() -> None:
         ({"order": [0, 1]}, ShapeError, r"permutation of 0 ... 2, got \[0, 1\]"),
         ({"activation": "tanh"}, UnknownNameError, "elu, relu, silu"),
         ({"hidden": (8, 0)}, ShapeError, "must be positive"),
+        ({"conditioner": "independent", "hidden": (0,)}, ShapeError, "must be positive"),
         ({"conditioner": "recurrent", "cell": "rnn"}, UnknownNameError, "gru, lstm"),
         ({"conditioner": "recurrent", "hidden": ()}, ShapeError, "needs hidden sizes"),
         ({"conditioner": "pixelcnn"}, ShapeError, "channels, height, width"),

@@ -73,6 +73,8 @@ def test_unconditional_flow_and_its_errors() -> None:
     assert flow().batch_shape == ()
     with pytest.raises(ContextError, match="unconditional"):
         flow.sample(6, torch.zeros(2, 2))
+    with pytest.raises(ContextError, match="unconditional"):
+        flow.fit_scaling(torch.zeros(6, 3), torch.zeros(6, 2))
 
 
 def test_events_may_be_images() -> None:

@@ -202,7 +202,7 @@ def test_errors_say_what_is_wrong() -> None:
         QuantileFunction("affine").loss(x, context)
     with pytest.raises(ShapeError, match="broadcast"):
         model.loss(torch.randn(6), context)
-    with pytest.raises(ShapeError, match=r"\(7, 1\) would be compared with every context"):
+    with pytest.raises(ShapeError, match=r"\(7, 1\) and context of shape \(7,\) would be paired"):
         model.loss(x.unsqueeze(-1), context)
     with pytest.raises(ShapeError, match="call quantiles"):
         model.quantile(LEVELS, context)
