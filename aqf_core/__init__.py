@@ -12,12 +12,7 @@ from .conditioners import (
     Recurrent,
     make_conditioner,
 )
-from .distributions import (
-    GaussianPredictive,
-    ScalarPredictive,
-    WrappedPredictive,
-    as_predictive,
-)
+from .distributions import GaussianPredictive, ScalarPredictive
 from .errors import (
     AQFError,
     ContextError,
@@ -28,9 +23,11 @@ from .errors import (
     UnknownNameError,
 )
 from .flow_distribution import FlowDistribution
+from .flow_mixture import FlowMixture
 from .flows import AutoregressiveQuantileFlow
 from .interpolation import InterpolatedPredictive
 from .inversion import invert_monotone
+from .joint import JointPredictive
 from .levels import LEVELS, LevelStrategy, make_levels
 from .mixtures import MixturePredictive
 from .objectives import conditional_loss
@@ -57,6 +54,7 @@ from .transformers import (
     Unconstrained,
     make_transformer,
 )
+from .wrapping import WrappedPredictive, as_predictive
 
 if TYPE_CHECKING:
     from .estimators import (
@@ -108,12 +106,14 @@ __all__ = [
     "DeepSigmoid",
     "DomainError",
     "FlowDistribution",
+    "FlowMixture",
     "GaussianMRFRegressor",
     "GaussianPredictive",
     "GaussianRegressor",
     "Independent",
     "InterpolatedPredictive",
     "IsotonicRecalibration",
+    "JointPredictive",
     "LevelError",
     "LevelStrategy",
     "MaskedMLP",

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal, constraints
+from torch.distributions import Distribution, constraints
 
-from .errors import LevelError, NonFiniteError, ShapeError
+from .errors import DomainError, LevelError, NonFiniteError, ShapeError
 from .levels import clamp_levels
 from .losses import gaussian_crps, gaussian_nll, interpolated_crps, interpolation_levels
 from .normal import base_to_level, level_to_base
-from .validation import broadcast_shapes, check_levels, tracing
+from .validation import as_shape, broadcast_shapes, check_levels, has_values
 
-__all__ = ["GaussianPredictive", "ScalarPredictive", "WrappedPredictive", "as_predictive"]
+__all__ = ["GaussianPredictive", "ScalarPredictive"]
 
 
 class ScalarPredictive(Distribution):
@@ -40,7 +40,7 @@ class ScalarPredictive(Distribution):
             `torch.compile`, `torch.export` or `vmap`.
 
     Example:
-        >>> dist = as_predictive(Normal(torch.zeros(3), 1.0))
+        >>> dist = GaussianPredictive(torch.zeros(3), torch.ones(3))
         >>> dist.interval(0.9)
         (tensor([-1.6449, -1.6449, -1.6449]), tensor([1.6449, 1.6449, 1.6449]))
         >>> dist.prob_above(torch.tensor(1.6449))
@@ -104,7 +104,11 @@ class ScalarPredictive(Distribution):
         Levels 0 and 1 give the finite quantiles of the nearest levels the dtype can represent.
         """
         u = check_levels(self._as_value(value))
-        return self._icdf(clamp_levels(self._broadcast(u)))
+        try:
+            u = self._broadcast(u)
+        except ShapeError as error:
+            raise ShapeError(f"{error} For one set of levels call quantiles(levels).") from None
+        return self._icdf(clamp_levels(u))
 
     def quantile(self, value: Tensor) -> Tensor:
         """Another name of `icdf`."""
@@ -134,7 +138,7 @@ class ScalarPredictive(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Differentiable samples, shape (*sample_shape, *batch_shape)."""
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(torch.Size(as_shape(sample_shape, "the sample shape")))
         return self.from_base(torch.randn(shape, dtype=self.dtype, device=self.device))
 
     def interval(self, coverage: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +235,7 @@ class ScalarPredictive(Distribution):
 
     def _check_value(self, value: float | Tensor) -> Tensor:
         value = self._as_value(value)
-        if self._validate_args and not tracing() and bool(torch.isnan(value).any()):
+        if self._validate_args and has_values(value) and bool(torch.isnan(value).any()):
             raise NonFiniteError("the value contains NaN; drop these observations first.")
         return self._broadcast(value)
 
@@ -273,6 +277,8 @@ class GaussianPredictive(ScalarPredictive):
             device=loc.device,
             validate_args=validate_args,
         )
+        if self._validate_args and has_values(scale) and bool((scale < 0).any()):
+            raise DomainError("scale is a standard deviation and must not be negative.")
 
     def from_base(self, z: Tensor) -> Tensor:
         return self.loc + self.scale * z
@@ -299,67 +305,3 @@ class GaussianPredictive(ScalarPredictive):
     @property
     def variance(self) -> Tensor:
         return self.scale.square().expand(self.batch_shape)
-
-
-class WrappedPredictive(ScalarPredictive):
-    """Any one-dimensional `torch.distributions` object with the interface of this library.
-
-    Args:
-        base: a distribution with event shape () that has `cdf`, `icdf` and `log_prob`.
-
-    Example:
-        >>> dist = WrappedPredictive(torch.distributions.Laplace(torch.zeros(2), torch.ones(2)))
-        >>> dist.crps(torch.zeros(2))
-        tensor([0.2500, 0.2500])
-    """
-
-    def __init__(self, base: Distribution, validate_args: bool | None = None) -> None:
-        if base.event_shape != torch.Size():
-            raise ShapeError(
-                f"only one-dimensional distributions can be wrapped, got event shape "
-                f"{tuple(base.event_shape)}."
-            )
-        self.base = base
-        like = base.sample()
-        super().__init__(
-            base.batch_shape, dtype=like.dtype, device=like.device, validate_args=validate_args
-        )
-
-    @property
-    def support(self) -> constraints.Constraint:
-        return self.base.support or constraints.real
-
-    def _icdf(self, u: Tensor) -> Tensor:
-        # Quantile functions of torch work with 1 - u or 2 u - 1, which is 1 for smaller levels.
-        return self.base.icdf(u.clamp_min(torch.finfo(u.dtype).eps / 2))
-
-    def _cdf(self, x: Tensor) -> Tensor:
-        return self.base.cdf(x)
-
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return self.base.log_prob(x)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.base.mean.expand(self.batch_shape)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.base.variance.expand(self.batch_shape)
-
-    def __repr__(self) -> str:
-        return f"WrappedPredictive({self.base})"
-
-
-def as_predictive(dist: Distribution) -> ScalarPredictive:
-    """Return `dist` itself when it is a `ScalarPredictive`, and its equivalent otherwise.
-
-    Example:
-        >>> as_predictive(Normal(0.0, 1.0)).median
-        tensor(0.)
-    """
-    if isinstance(dist, ScalarPredictive):
-        return dist
-    if isinstance(dist, Normal):
-        return GaussianPredictive(dist.loc, dist.scale)
-    return WrappedPredictive(dist)

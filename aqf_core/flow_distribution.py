@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
-from .errors import LevelError, ShapeError
-from .losses import energy_score
-from .normal import level_to_base
-from .validation import check_context
+from .errors import ShapeError
+from .joint import JointPredictive
+from .quantile_function import QuantileDistribution
+from .validation import as_shape, check_context
 
 if TYPE_CHECKING:
     from .flows import AutoregressiveQuantileFlow
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["FlowDistribution"]
 
 
-class FlowDistribution(Distribution):
+class FlowDistribution(JointPredictive):
     r"""A `torch.distributions.Distribution` over events of shape `flow.event_shape`.
 
     Samples, densities and the conditional transforms `cdf` and `icdf` are exact. Moments and
@@ -46,10 +46,9 @@ class FlowDistribution(Distribution):
         >>> low, high = dist.interval(0.9)
         >>> low.shape
         torch.Size([5, 2])
+        >>> dist.conditionals(torch.zeros(2))  # of each variable given the earlier ones
+        QuantileDistribution(RationalQuadraticSpline, batch_shape=(5, 2))
     """
-
-    arg_constraints: dict[str, constraints.Constraint] = {}
-    has_rsample = True
 
     def __init__(
         self,
@@ -71,9 +70,7 @@ class FlowDistribution(Distribution):
                 context = context.expand(*shape, context.shape[-1])
         self.flow = flow
         self.context = context
-        self.n_samples = n_samples
-        self._draws: Tensor | None = None
-        super().__init__(shape, flow.event_shape, validate_args=False)
+        super().__init__(shape, flow.event_shape, flow.space.loc, n_samples)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -95,15 +92,10 @@ class FlowDistribution(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Differentiable samples, shape (*sample_shape, *batch_shape, *event_shape)."""
-        shape = torch.Size(sample_shape)
+        shape = as_shape(sample_shape, "the sample shape")
         if self.context is None:
-            shape = shape + self.batch_shape
+            shape = (*shape, *self.batch_shape)
         return self.flow.rsample(shape, self.context)
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Samples without gradients, shape (*sample_shape, *batch_shape, *event_shape)."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Exact log density, shape broadcast(value batch, batch_shape)."""
@@ -117,95 +109,29 @@ class FlowDistribution(Distribution):
         """The inverse of `cdf`: x_j = Q(u_j | x_<j)."""
         return self.flow.quantile(self._broadcast(value), self.context)
 
-    def quantile(self, value: Tensor) -> Tensor:
-        """Another name of `icdf`."""
-        return self.icdf(value)
-
     def crps(self, value: Tensor, levels: int = 256) -> Tensor:
         """CRPS of every variable given the observed earlier ones, shape (..., *event_shape)."""
         return self.flow.crps(self._broadcast(value), self.context, levels)
 
-    def energy_score(self, value: Tensor, samples: int = 256) -> Tensor:
-        """Fair energy score of joint samples in data units, shape (...)."""
-        dims = len(self.event_shape)
-        value = self._broadcast(value)
-        lead = value.shape[: value.dim() - dims - len(self.batch_shape)]
-        draws = self.rsample((samples, *lead))
-        return energy_score(draws.flatten(-dims), value.flatten(-dims), reduction="none")
+    def conditionals(self, value: Tensor) -> QuantileDistribution:
+        """The distribution of every variable given the earlier ones in `value`.
 
-    def interval(self, coverage: float) -> tuple[Tensor, Tensor]:
-        """Central interval of every variable's marginal that holds `coverage` of it: (low, high).
+        Args:
+            value: shape (..., *event_shape).
 
-        Both have shape (*batch_shape, *event_shape). See the class for when they are exact.
+        Returns:
+            One-dimensional distributions of batch shape (..., d), the event flattened.
         """
-        if not 0.0 <= coverage <= 1.0:
-            raise LevelError(f"coverage must lie in [0, 1], got {coverage}.")
-        levels = torch.tensor([(1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0])
-        levels = levels.to(self.flow.space.loc)
-        if self._exact:
-            values = self._at_base(level_to_base(levels))
-        else:
-            values = torch.quantile(self._samples().flatten(1), levels, dim=0)
-            values = values.reshape(2, *self.batch_shape, *self.event_shape)
-        return values[0], values[1]
+        flow = self.flow
+        with flow._full_precision():
+            h = flow._condition(self._broadcast(value), self.context)[3]
+        return QuantileDistribution(flow.transformer, h, flow.space)
 
-    @property
-    def mean(self) -> Tensor:
-        """Mean of every variable, shape (*batch_shape, *event_shape)."""
-        if not self._exact:
-            return self._samples().mean(0)
-        values, weight = self._quadrature()
-        return (values * weight).sum(0)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of every variable, shape (*batch_shape, *event_shape)."""
-        if not self._exact:
-            return self._samples().var(0)
-        values, weight = self._quadrature()
-        return ((values - (values * weight).sum(0)).square() * weight).sum(0)
-
-    def __repr__(self) -> str:
-        batch, event = tuple(self.batch_shape), tuple(self.event_shape)
-        return f"FlowDistribution(batch_shape={batch}, event_shape={event})"
-
-    @property
-    def _exact(self) -> bool:
-        """Whether conditional quantiles are the marginal ones."""
-        return self.flow.features == 1 or self.flow.conditioner.independent
-
-    def _samples(self) -> Tensor:
-        if self._draws is None:
-            self._draws = self.sample((self.n_samples,))
-        return self._draws
-
-    def _at_base(self, z: Tensor) -> Tensor:
-        """Every variable's value at the same z (K,): shape (K, *batch_shape, *event_shape)."""
-        shape = (*self.batch_shape, *self.event_shape)
-        z = z.reshape(-1, *[1] * len(shape)).expand(-1, *shape)
-        return self.flow.from_base(z, self.context)
-
-    def _quadrature(self, nodes: int = 129, end: float = 8.0) -> tuple[Tensor, Tensor]:
-        """Values and weights of E[f(X)]: the trapezoidal rule in z, (K, *batch, *event) each."""
-        z = torch.linspace(-end, end, nodes).to(self.flow.space.loc)
-        weight = torch.exp(-0.5 * z * z)
-        values = self._at_base(z)
-        weight = (weight / weight.sum()).reshape(-1, *[1] * (values.dim() - 1))
-        return values, weight
-
-    def _broadcast(self, value: Tensor) -> Tensor:
-        """Expand the batch dimensions of a value (..., *event_shape) against the batch shape."""
-        dims = len(self.event_shape)
-        if value.dim() < dims or value.shape[value.dim() - dims :] != self.event_shape:
-            wanted = ", ".join(map(str, self.event_shape))
-            raise ShapeError(f"a value must have shape (..., {wanted}), got {tuple(value.shape)}.")
-        try:
-            shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-                value.shape[: value.dim() - dims], self.batch_shape
-            )
-        except RuntimeError:
-            raise ShapeError(
-                f"a value of shape {tuple(value.shape)} does not broadcast with batch shape "
-                f"{tuple(self.batch_shape)}."
-            ) from None
-        return value.expand(*shape, *self.event_shape)
+    def _marginals(self) -> QuantileDistribution | None:
+        flow = self.flow
+        if flow.features > 1 and not flow.conditioner.independent:
+            return None
+        nothing = self._like.new_zeros(*self.batch_shape, flow.features)
+        with flow._full_precision():
+            h = flow.conditioner(nothing, flow._check_context(self.context))
+        return QuantileDistribution(flow.transformer, h, flow.space)

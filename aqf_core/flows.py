@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,16 @@ from .objectives import OBJECTIVES, conditional_loss
 from .spaces import OutputSpace, Support
 from .transformers import Direction, Transformer, make_transformer
 from .transformers.base import _full_precision
-from .validation import check_context, check_finite, check_levels, reduce, tracing
+from .validation import (
+    as_shape,
+    broadcast_shapes,
+    check_context,
+    check_finite,
+    check_levels,
+    check_tensor,
+    reduce,
+    tracing,
+)
 
 __all__ = ["AutoregressiveQuantileFlow"]
 
@@ -51,7 +60,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         conditioner: a name ("masked_mlp", "recurrent", "pixelcnn", "independent") or a
             `Conditioner`.
         hidden: sizes of the conditioner's hidden layers.
-        direction: "quantile" to parametrise Q, "cdf" to parametrise F = Q^-1.
+        direction: "quantile" (the default) to parametrise Q, "cdf" to parametrise F = Q^-1.
         support: bounds (low, high) of every variable; None leaves a side unbounded.
         transformer_options: further arguments of a transformer given by name.
         conditioner_options: further arguments of a conditioner given by name, such as
@@ -79,21 +88,20 @@ class AutoregressiveQuantileFlow(nn.Module):
         transformer: str | Transformer = "spline",
         conditioner: str | Conditioner = "masked_mlp",
         hidden: Sequence[int] = (64, 64),
-        direction: Direction = "quantile",
+        direction: Direction | None = None,
         support: Support | None = None,
         transformer_options: Mapping[str, Any] | None = None,
         conditioner_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        shape = (features,) if isinstance(features, int) else tuple(features)
+        shape = as_shape(features, "features")
         if not shape or min(shape) < 1:
             raise ShapeError(f"features must be at least 1, got {features}.")
+        (context,) = as_shape(context, "context")
         self.event_shape = torch.Size(shape)
         self.features = math.prod(shape)
         self.context = context
-        options = dict(transformer_options or {})
-        if isinstance(transformer, str):
-            options.setdefault("direction", direction)
+        options = {"direction": direction, **dict(transformer_options or {})}
         self.transformer = make_transformer(transformer, **options)
         self.conditioner = make_conditioner(
             conditioner,
@@ -122,9 +130,9 @@ class AutoregressiveQuantileFlow(nn.Module):
             The flow itself.
         """
         self.space.fit(self._flat(x, "x"))
-        if context is not None and self.context_space is not None:
+        if context is not None:
             check_context(context, self.context)
-            self.context_space.fit(context)
+            cast(OutputSpace, self.context_space).fit(context)
         return self
 
     def loss(
@@ -175,7 +183,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         shape = x.shape[:-1]
         if context is not None:
             check_context(context, self.context, shape)
-            shape = _broadcast(shape, context.shape[:-1])
+            shape = broadcast_shapes(shape, context.shape[:-1])
             context = context.expand(*shape, self.context)
         draws = self.rsample((samples,) if context is not None else (samples, *shape), context)
         unit = self.space.unit
@@ -222,11 +230,13 @@ class AutoregressiveQuantileFlow(nn.Module):
 
     def from_base(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         """The x at z, variable by variable; the inverse of `to_base`."""
-        z = self._flat(z, "z")
+        return self._from_base(self._flat(z, "z"), context)
+
+    def _from_base(self, z: Tensor, context: Tensor | None) -> Tensor:
         context = self._check_context(context, z.shape[:-1])
         shape = z.shape[:-1]
         if context is not None:
-            shape = _broadcast(shape, context.shape[:-1])
+            shape = broadcast_shapes(shape, context.shape[:-1])
         with self._full_precision():
             return self._event(self._generate(z.expand(*shape, self.features), context))
 
@@ -249,7 +259,8 @@ class AutoregressiveQuantileFlow(nn.Module):
             u: levels in [0, 1], shape (*B, *event_shape); 0 and 1 give finite values.
             context: shape (*B, context) up to broadcasting.
         """
-        return self.from_base(level_to_base(check_levels(self._float(u))), context)
+        u = check_levels(self._flat(u, "u"))
+        return self._from_base(self._float(level_to_base(u)), context)
 
     # Sampling ----------------------------------------------------------------------------------
 
@@ -279,7 +290,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Draw samples that are differentiable in parameters and context; see `sample`."""
-        shape = (n,) if isinstance(n, int) else tuple(n)
+        shape = as_shape(n, "the number of samples")
         context = self._check_context(context)
         if context is not None:
             shape = (*shape, *context.shape[:-1])
@@ -331,7 +342,7 @@ class AutoregressiveQuantileFlow(nn.Module):
             if t == 0:
                 transform = self.transformer.sampler(columns[j], h)
             values[j] = transform(columns[j], h)
-            seen = _seen(values[j])
+            seen = self._seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
 
     # Shapes and checks -------------------------------------------------------------------------
@@ -343,7 +354,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         x = self._flat(x, "x")
         context = self._check_context(context, x.shape[:-1])
         y, log_slope = self.space.to_model(x)
-        h = self.conditioner(_seen(y), context)
+        h = self.conditioner(self._seen(y), context)
         if h.shape[:-1] != x.shape:
             x, y, log_slope = (v.expand(h.shape[:-1]) for v in (x, y, log_slope))
         return x, y, log_slope, h
@@ -351,10 +362,14 @@ class AutoregressiveQuantileFlow(nn.Module):
     def _float(self, x: Tensor) -> Tensor:
         return x.to(self.space.loc.dtype)
 
+    def _seen(self, y: Tensor) -> Tensor:
+        """What the conditioner gets to see of a value in model space."""
+        return self._float(y.clamp(-SEEN_LIMIT, SEEN_LIMIT))
+
     def _flat(self, x: Tensor, name: str) -> Tensor:
         """Check x (..., *event_shape) and flatten the event to (..., d)."""
         dims = len(self.event_shape)
-        if x.dim() < dims or x.shape[-dims:] != self.event_shape:
+        if check_tensor(x, name).dim() < dims or x.shape[-dims:] != self.event_shape:
             wanted = ", ".join(map(str, self.event_shape))
             raise ShapeError(f"{name} must have shape (..., {wanted}), got {tuple(x.shape)}.")
         x = x if dims == 1 else x.flatten(-dims)
@@ -379,11 +394,3 @@ class AutoregressiveQuantileFlow(nn.Module):
     def extra_repr(self) -> str:
         shape = self.features if len(self.event_shape) == 1 else tuple(self.event_shape)
         return f"features={shape}, context={self.context}"
-
-
-def _seen(y: Tensor) -> Tensor:
-    return y.clamp(-SEEN_LIMIT, SEEN_LIMIT)
-
-
-def _broadcast(*shapes: Sequence[int]) -> torch.Size:
-    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from torch import Tensor
 from .distributions import ScalarPredictive
 from .errors import DomainError, LevelError, ShapeError
 from .losses import interpolated_crps
-from .validation import check_finite, check_levels, tracing
+from .validation import check_finite, check_levels, check_tensor, has_values
 
 __all__ = ["InterpolatedPredictive"]
 
@@ -40,6 +40,8 @@ class InterpolatedPredictive(ScalarPredictive):
     def __init__(
         self, levels: Tensor, quantiles: Tensor, validate_args: bool | None = None
     ) -> None:
+        check_tensor(levels, "levels")
+        check_tensor(quantiles, "quantiles")
         if levels.dim() != 1 or quantiles.dim() == 0 or quantiles.shape[-1] != levels.shape[0]:
             raise ShapeError(
                 f"levels (K,) and quantiles (..., K) must share K, got {tuple(levels.shape)} and "
@@ -47,7 +49,7 @@ class InterpolatedPredictive(ScalarPredictive):
             )
         if levels.shape[0] < 2:
             raise LevelError("interpolation needs at least two levels.")
-        if not tracing():
+        if has_values(quantiles):
             check_levels(levels)
             inside = bool(levels[0] > 0) and bool(levels[-1] < 1)
             if not inside or not bool((levels.diff() > 0).all()):

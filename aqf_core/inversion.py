@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .errors import DomainError
-from .validation import tracing
+from .validation import has_values
 
 __all__ = ["invert_monotone"]
 
@@ -34,7 +34,8 @@ def invert_monotone(
     of iterations runs instead and the bracket is taken as it is.
 
     The result carries the gradient of the implicit function theorem,
-    dx = (dtarget - df) / f'(x), with respect to `target` and everything `f_and_slope` closes over.
+    dx = (dtarget - df) / f'(x), with respect to `target` and everything `f_and_slope` closes over,
+    and so do its derivatives up to the third.
 
     Args:
         f_and_slope: x -> (f(x), f'(x)), elementwise, f increasing, f' > 0.
@@ -60,10 +61,15 @@ def invert_monotone(
     """
     with torch.no_grad():
         x = _search(f_and_slope, target, low, high, tolerance)
-    value, slope = f_and_slope(x)
-    correction = (target - value) / slope.detach()
-    # Adds zero, with the gradient of a Newton step at the solution.
-    return x + (correction - correction.detach())
+    if not torch.is_grad_enabled():
+        return x
+    # Newton steps at the solution change nothing but its derivatives: the first step makes the
+    # first derivative right, the second those up to the third.
+    for _ in range(2):
+        value, slope = f_and_slope(x)
+        residual = target - value
+        x = x + (residual - residual.detach()) / slope
+    return x
 
 
 def _search(
@@ -77,7 +83,7 @@ def _search(
     target = target + torch.zeros_like(f_and_slope(torch.zeros_like(target))[0])
     low = torch.zeros_like(target) + low
     high = torch.zeros_like(target) + high
-    eager = not tracing()
+    eager = has_values(target)
     if eager:
         low, high = _expand(f_and_slope, target, low, high)
     tolerance = 4.0 * torch.finfo(target.dtype).eps if tolerance is None else tolerance

@@ -42,6 +42,17 @@ def clamp_levels(u: Tensor) -> Tensor:
     return u.clamp(info.tiny, 1 - info.eps / 2)
 
 
+def _uniform(
+    shape: Sequence[int],
+    generator: torch.Generator | None,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> Tensor:
+    if generator is None:  # spelled out: a traced batch of any size rejects a generator of None
+        return torch.rand(shape, dtype=dtype, device=device)
+    return torch.rand(shape, generator=generator, dtype=dtype, device=device)
+
+
 def iid_levels(
     n: int,
     shape: Sequence[int] = (),
@@ -56,7 +67,7 @@ def iid_levels(
         >>> iid_levels(4, (2, 3)).shape
         torch.Size([2, 3, 4])
     """
-    return clamp_levels(torch.rand((*shape, n), generator=generator, dtype=dtype, device=device))
+    return clamp_levels(_uniform((*shape, n), generator, dtype, device))
 
 
 def stratified_levels(
@@ -73,7 +84,7 @@ def stratified_levels(
         >>> (stratified_levels(4) * 4).floor()
         tensor([0., 1., 2., 3.])
     """
-    u = torch.rand((*shape, n), generator=generator, dtype=dtype, device=device)
+    u = _uniform((*shape, n), generator, dtype, device)
     return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u) / n)
 
 
@@ -95,7 +106,7 @@ def lattice_levels(
         >>> torch.allclose(u.diff(dim=-1), torch.tensor(0.25))
         True
     """
-    u = torch.rand((*shape, 1), generator=generator, dtype=dtype, device=device)
+    u = _uniform((*shape, 1), generator, dtype, device)
     return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u) / n)
 
 

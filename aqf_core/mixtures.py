@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .distributions import GaussianPredictive, ScalarPredictive, as_predictive
+from .distributions import GaussianPredictive, ScalarPredictive
 from .errors import DomainError, ShapeError
 from .inversion import ValueAndSlope, invert_monotone
 from .losses import gaussian_mixture_crps
 from .normal import base_to_level, level_to_base, log_base_to_level, log_level_to_base
-from .validation import broadcast_shapes, check_levels, tracing
+from .validation import as_shape, broadcast_shapes, check_levels, has_values
+from .wrapping import as_predictive
 
 __all__ = ["MixturePredictive"]
 
@@ -71,7 +72,8 @@ class MixturePredictive(ScalarPredictive):
             )
         self.components = components
         self._depth = len(components.batch_shape) - 1
-        self.weights = _normalise(weights, components, self._depth)
+        like = torch.empty(0, dtype=components.dtype, device=components.device)
+        self.weights = normalise_weights(weights, components.batch_shape[0], self._depth, like)
         # The logarithm of a weight 0 would have no gradient.
         self._log_weights = self.weights.clamp_min(torch.finfo(components.dtype).tiny).log()
         super().__init__(
@@ -141,7 +143,8 @@ class MixturePredictive(ScalarPredictive):
         cells finish each of them. Where gradients or a trace are recorded this is `icdf`.
         """
         tensors = (self.components.from_base(self._outer(self._as_value(0.0))), self.weights)
-        if tracing() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if recorded or not has_values(tensors[0]):
             return super().quantiles(levels)
         levels = self._as_value(levels)
         if levels.dim() != 1 or levels.numel() == 0:
@@ -212,7 +215,7 @@ class MixturePredictive(ScalarPredictive):
 
         `rsample` inverts the mixture instead, which costs more and is differentiable.
         """
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(torch.Size(as_shape(sample_shape, "the sample shape")))
         with torch.no_grad():
             z = torch.randn(shape, dtype=self.dtype, device=self.device)
             draws = self.components.from_base(self._spread(z))
@@ -254,25 +257,48 @@ class MixturePredictive(ScalarPredictive):
         return gaussian_mixture_crps(weights, loc, scale, x, reduction="none")
 
 
-def _normalise(weights: Tensor | None, components: ScalarPredictive, depth: int) -> Tensor:
-    count = components.batch_shape[0]
+def normalise_weights(weights: Tensor | None, count: int, depth: int, like: Tensor) -> Tensor:
+    """Mixture weights that sum to 1 over the first dimension, and broadcast with the batch.
+
+    Args:
+        weights: (count,) or (count, *batch_shape); equal when None.
+        count: number of components.
+        depth: number of batch dimensions.
+        like: a tensor with the dtype and device of the result.
+
+    Example:
+        >>> normalise_weights(torch.tensor([1.0, 3.0]), 2, depth=1, like=torch.zeros(1))
+        tensor([[0.2500],
+                [0.7500]])
+    """
     if weights is None:
-        weights = torch.full((count,), 1 / count, dtype=components.dtype, device=components.device)
+        weights = torch.full((count,), 1 / count, dtype=like.dtype, device=like.device)
+    weights = torch.as_tensor(weights, device=like.device)
     if weights.dim() == 0 or weights.shape[0] != count:
         raise ShapeError(
             f"{count} components need weights of shape ({count},) or ({count}, *batch_shape), got "
             f"{tuple(weights.shape)}."
         )
     total = weights.sum(0, keepdim=True)
-    if not tracing() and not (bool((weights >= 0).all()) and bool((total > 0).all())):
+    if has_values(weights) and not (bool((weights >= 0).all()) and bool((total > 0).all())):
         raise DomainError("mixture weights must be non-negative with a positive sum.")
-    weights = (weights / total).to(components.dtype)
+    weights = (weights / total).to(like.dtype)
     return weights.reshape(count, *[1] * depth) if weights.dim() == 1 else weights
 
 
 def _stack(components: Sequence[Distribution]) -> ScalarPredictive:
+    if isinstance(components, Distribution):
+        raise TypeError(
+            "a mixture needs a list of distributions, or one ScalarPredictive whose first batch "
+            f"dimension runs over them, got {type(components).__name__}."
+        )
     if len(components) == 0:
         raise ShapeError("a mixture needs at least one component, got an empty list.")
+    if any(c.event_shape for c in components):
+        raise ShapeError(
+            "a MixturePredictive mixes one-dimensional distributions; mix those of flows with "
+            "several variables by FlowMixture."
+        )
     predictives = [as_predictive(c) for c in components]
     gaussians = [p for p in predictives if isinstance(p, GaussianPredictive)]
     if len(gaussians) == len(predictives):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .levels import clamp_levels
+from .validation import at_least_float32
 
 __all__ = [
     "base_to_level",
@@ -29,13 +30,13 @@ FAR = -20.0
 
 
 def level_to_base(u: Tensor) -> Tensor:
-    """z = Phi^-1(u) for levels in [0, 1]; finite, also at both ends.
+    """z = Phi^-1(u) for levels in [0, 1]; finite, also at both ends; float32 for half precision.
 
     Example:
         >>> level_to_base(torch.tensor([0.025, 0.5, 0.975]))
         tensor([-1.9600,  0.0000,  1.9600])
     """
-    z: Tensor = torch.special.ndtri(clamp_levels(u))
+    z: Tensor = torch.special.ndtri(clamp_levels(at_least_float32(u)))
     return z
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.distributions import constraints
 
 from .conditioners.independent import Independent
 from .distributions import ScalarPredictive
-from .errors import ShapeError
 from .normal import log_density
 from .objectives import Levels, conditional_loss
 from .spaces import OutputSpace, Support
 from .transformers import Direction, Transformer, make_transformer
-from .validation import check_context, check_finite, reduce
+from .validation import (
+    as_shape,
+    at_least_float32,
+    check_context,
+    check_finite,
+    paired_shape,
+    reduce,
+)
 
 __all__ = ["QuantileDistribution", "QuantileFunction"]
 
@@ -46,10 +51,8 @@ class QuantileDistribution(ScalarPredictive):
         space: OutputSpace | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if h.dtype in (torch.bfloat16, torch.float16):
-            h = h.float()
         self.transformer = transformer
-        self.h = h
+        self.h = h = at_least_float32(h)
         self.space = OutputSpace().to(h) if space is None else space
         super().__init__(h.shape[:-1], dtype=h.dtype, device=h.device, validate_args=validate_args)
 
@@ -100,8 +103,8 @@ class QuantileFunction(nn.Module):
     Args:
         transformer: name in `TRANSFORMERS`, or a `Transformer` object.
         context: number of context features; 0 learns one unconditional distribution.
-        direction: "quantile" models Q and trains by the quantile loss, "cdf" models F and trains
-            by the CRPS; ignored when `transformer` is an object.
+        direction: "quantile" (the default) models Q and trains by the quantile loss, "cdf" models F
+            and trains by the CRPS.
         support: (low, high) of the outcome, None or an infinite number for an open side.
         hidden: sizes of hidden layers between context and parameters; none by default, because the
             context usually is the output of a network already.
@@ -122,27 +125,42 @@ class QuantileFunction(nn.Module):
         self,
         transformer: str | Transformer = "spline",
         context: int = 0,
-        direction: Direction = "quantile",
+        direction: Direction | None = None,
         support: Support | None = None,
         hidden: Sequence[int] = (),
         **transformer_options: Any,
     ) -> None:
         super().__init__()
-        if isinstance(transformer, str):
-            transformer_options["direction"] = direction
-        self.transformer = make_transformer(transformer, **transformer_options)
+        self.transformer = make_transformer(transformer, direction, **transformer_options)
         self.space = OutputSpace(None, support)
-        self.conditioner = Independent(1, context, self.transformer.n_params, hidden)
+        (context,) = as_shape(context, "context")
+        sizes = as_shape(hidden, "hidden")
+        self.conditioner = Independent(1, context, self.transformer.n_params, sizes)
         self.context = context
+        self.context_space = OutputSpace(context) if context else None
 
-    def fit_scaling(self, x: Tensor) -> QuantileFunction:
-        """Standardise the outcome by the robust location and spread of data x (any shape)."""
+    def fit_scaling(self, x: Tensor, context: Tensor | None = None) -> QuantileFunction:
+        """Standardise the outcome, and the context if given, by robust location and spread.
+
+        Args:
+            x: training data, any shape.
+            context: training context, shape (..., context); None leaves contexts as they are.
+
+        Returns:
+            The model itself.
+        """
         self.space.fit(x)
+        if context is not None:
+            check_context(context, self.context)
+            cast(OutputSpace, self.context_space).fit(context)
         return self
 
     def parameters_of(self, context: Tensor | None = None) -> Tensor:
         """Parameters h (*batch, n_params) for a context (*batch, context)."""
         check_context(context, self.context)
+        if context is not None:
+            space = cast(OutputSpace, self.context_space)
+            context = space.to_model(context.to(space.loc.dtype))[0]
         return self.conditioner.parameters_of(context).squeeze(-2)
 
     def forward(self, context: Tensor | None = None) -> QuantileDistribution:
@@ -170,18 +188,9 @@ class QuantileFunction(nn.Module):
             objective = "quantile" if self.transformer.direction == "quantile" else "crps"
         check_finite(x, "x")
         h = self.parameters_of(context)
-        try:
-            batch = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-                x.shape, h.shape[:-1]
-            )
-        except RuntimeError:
-            raise ShapeError(
-                f"x of shape {tuple(x.shape)} does not broadcast with the context's batch shape "
-                f"{tuple(h.shape[:-1])}."
-            ) from None
+        batch = paired_shape(x=x.shape, context=h.shape[:-1])
         x, h = x.expand(batch), h.expand(*batch, h.shape[-1])
-        if x.dtype in (torch.bfloat16, torch.float16):
-            x = x.float()
+        x = at_least_float32(x.to(self.space.loc.dtype))
         losses = conditional_loss(self.transformer, self.space, x, h, objective, levels)
         return reduce(losses, reduction)
 
@@ -197,7 +206,6 @@ class QuantileFunction(nn.Module):
         """log F'(x); x broadcasts with the batch shape of the context."""
         return self(context).log_prob(x)  # type: ignore[no-any-return]
 
-    def sample(self, n: int | Sequence[int], context: Tensor | None = None) -> Tensor:
+    def sample(self, n: int | Sequence[int] = (), context: Tensor | None = None) -> Tensor:
         """Samples (n, *batch) or (*n, *batch), without gradient."""
-        shape = (n,) if isinstance(n, int) else tuple(n)
-        return self(context).sample(shape)  # type: ignore[no-any-return]
+        return self(context).sample(n)  # type: ignore[no-any-return]

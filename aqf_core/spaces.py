@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .errors import DomainError, ShapeError
-from .validation import check_finite, tracing
+from .validation import check_finite, check_tensor, has_values
 
 __all__ = ["OutputSpace"]
 
@@ -62,11 +62,7 @@ class OutputSpace(nn.Module):
         super().__init__()
         if features is not None and features < 1:
             raise ShapeError(f"features must be at least 1, got {features}.")
-        low, high = support if support is not None else (None, None)
-        self.low: float = -math.inf if low is None else float(low)
-        self.high: float = math.inf if high is None else float(high)
-        if not self.low < self.high:
-            raise DomainError(f"support needs low < high, got ({self.low}, {self.high}).")
+        self.low, self.high = _bounds(support)
         self.features = features
         shape = () if features is None else (features,)
         self.register_buffer("loc", torch.zeros(shape))
@@ -109,6 +105,14 @@ class OutputSpace(nn.Module):
         loc, scale, unit = self._constants(y, feature)
         return self._bound(loc + scale * y, unit)
 
+    def of(self, feature: int) -> OutputSpace:
+        """The space of one variable by itself, for data of any shape."""
+        space = OutputSpace(None, (self.low, self.high))
+        space.loc, space.scale, space.unit = (
+            constant[feature] for constant in (self.loc, self.scale, self.unit)
+        )
+        return space
+
     @torch.no_grad()
     def fit(self, x: Tensor) -> OutputSpace:
         """Set `loc`, `scale` and `unit` from data and return self.
@@ -120,6 +124,7 @@ class OutputSpace(nn.Module):
         Args:
             x: data, shape (..., features); any shape when `features` is None.
         """
+        check_tensor(x, "x")
         columns = x.reshape(-1, 1) if self.features is None else x.reshape(-1, x.shape[-1])
         if self.features is not None and columns.shape[1] != self.features:
             raise ShapeError(f"x must have shape (..., {self.features}), got {tuple(x.shape)}.")
@@ -152,7 +157,7 @@ class OutputSpace(nn.Module):
         return loc, scale, unit
 
     def _check_domain(self, x: Tensor) -> None:
-        if self.is_linear or tracing():
+        if self.is_linear or not has_values(x):
             return
         outside = (x < self.low) | (x > self.high)
         if bool(outside.any()):
@@ -192,6 +197,20 @@ class OutputSpace(nn.Module):
         if self.low > -math.inf:
             return self.low + unit * _softplus(g / unit)
         return self.high - unit * _softplus(-g / unit)
+
+
+def _bounds(support: Support | None) -> tuple[float, float]:
+    """The two ends of a support, infinite where it is open."""
+    try:
+        low, high = (None, None) if support is None else support
+        ends = (-math.inf if low is None else float(low), math.inf if high is None else float(high))
+    except (TypeError, ValueError):
+        raise DomainError(
+            f"support must be a pair (low, high), None for an open side, got {support!r}."
+        ) from None
+    if not ends[0] < ends[1]:
+        raise DomainError(f"support needs low < high, got ({ends[0]:g}, {ends[1]:g}).")
+    return ends
 
 
 def _softplus(t: Tensor) -> Tensor:

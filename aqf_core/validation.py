@@ -1,12 +1,13 @@
 """Checks of user input, shared by the whole library.
 
-Checks of *values* (NaN, levels) need the numbers, so they are skipped whenever `tracing` is true:
-under `torch.compile`, `torch.export` and functorch transforms there are no numbers to look at.
-Checks of *shapes* always run.
+Checks of *values* (NaN, levels) need the numbers, so they are skipped wherever there are none:
+under `torch.compile`, `torch.export` and functorch transforms (see `tracing`), and on the device
+"meta". Checks of *shapes* always run.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -16,13 +17,18 @@ from torch import Tensor
 from .errors import ContextError, LevelError, NonFiniteError, ShapeError, UnknownNameError
 
 __all__ = [
+    "as_shape",
+    "at_least_float32",
     "broadcast_shapes",
     "check_context",
     "check_features",
     "check_finite",
     "check_levels",
     "check_reduction",
+    "check_tensor",
+    "has_values",
     "lookup",
+    "paired_shape",
     "reduce",
     "tracing",
 ]
@@ -49,6 +55,51 @@ def tracing() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def has_values(x: Tensor) -> bool:
+    """Whether the numbers in `x` can be looked at.
+
+    Example:
+        >>> has_values(torch.zeros(2)), has_values(torch.zeros(2, device="meta"))
+        (True, False)
+    """
+    return not (x.is_meta or tracing())
+
+
+def as_shape(sizes: int | Sequence[int], name: str) -> tuple[int, ...]:
+    """A shape given as one size or as a sequence of sizes.
+
+    Example:
+        >>> as_shape(3, "features"), as_shape([2, 5], "features")
+        ((3,), (2, 5))
+        >>> as_shape(2.5, "features")
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.ShapeError: features must be a non-negative integer or several, got 2.5.
+    """
+    shape: tuple[int, ...] = (-1,)
+    if isinstance(sizes, int):
+        shape = (sizes,)
+    else:
+        try:
+            shape = tuple(operator.index(size) for size in sizes)
+        except TypeError:
+            # NumPy's integers are no `int` and cannot be iterated.
+            shape = (operator.index(sizes),) if hasattr(sizes, "__index__") else (-1,)
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"{name} must be a non-negative integer or several, got {sizes}.")
+    return shape
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """`x`, converted to float32 if it is in half precision: good for networks, not for quantiles.
+
+    Example:
+        >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
     """The shape to which all shapes broadcast; a `ShapeError` when there is none.
 
@@ -63,6 +114,51 @@ def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
         raise ShapeError(f"shapes {listed} do not broadcast.") from None
 
 
+def paired_shape(**shapes: Sequence[int]) -> torch.Size:
+    """The shape to which all shapes broadcast, which one of them must have already.
+
+    Anything else pairs each with each, such as a column (N, 1) of observations with N predictions:
+    almost always a mistake, and one that trains and scores without a word.
+
+    Example:
+        >>> paired_shape(prediction=(), y=(5,))
+        torch.Size([5])
+        >>> paired_shape(x=(5,), y=(5, 1))
+        Traceback (most recent call last):
+        ...
+        aqf_core.errors.ShapeError: x of shape (5,) and y of shape (5, 1) would be paired each ...
+    """
+    listed = " and ".join(f"{name} of shape {tuple(shape)}" for name, shape in shapes.items())
+    try:
+        common = broadcast_shapes(*shapes.values())
+    except ShapeError:
+        raise ShapeError(f"{listed} do not broadcast.") from None
+    if common not in [torch.Size(shape) for shape in shapes.values()]:
+        raise ShapeError(
+            f"{listed} would be paired each with each; drop or add dimensions of size 1."
+        )
+    return common
+
+
+def check_tensor(x: object, name: str = "x") -> Tensor:
+    """Return `x`, or raise `TypeError` when it is no tensor of real numbers.
+
+    Example:
+        >>> check_tensor([1.0, 2.0])
+        Traceback (most recent call last):
+        ...
+        TypeError: x must be a torch tensor, got list; convert it with torch.as_tensor.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name} must be a torch tensor, got {type(x).__name__}; "
+            "convert it with torch.as_tensor."
+        )
+    if x.is_complex():
+        raise TypeError(f"{name} must be real, got a tensor of {x.dtype}.")
+    return x
+
+
 def check_finite(x: Tensor, name: str = "x") -> Tensor:
     """Return `x`, or raise `NonFiniteError` when it contains NaN or infinity.
 
@@ -72,7 +168,7 @@ def check_finite(x: Tensor, name: str = "x") -> Tensor:
         ...
         aqf_core.errors.NonFiniteError: target has 1 NaN or infinite value out of 2; ...
     """
-    if tracing():
+    if not has_values(check_tensor(x, name)):
         return x
     finite = torch.isfinite(x)
     if not bool(finite.all()):
@@ -96,13 +192,14 @@ def check_levels(u: Tensor, name: str = "level") -> Tensor:
         ...
         aqf_core.errors.LevelError: level must lie in [0, 1], but 1 of 1 values does not (95.0); ...
     """
-    if tracing():
+    if not has_values(check_tensor(u, name)):
         return u
     inside = (u >= 0) & (u <= 1)
     if not bool(inside.all()):
         bad = u[~inside]
         raise LevelError(
-            f"{name} must lie in [0, 1], but {bad.numel()} of {u.numel()} values does not "
+            f"{name} must lie in [0, 1], but {bad.numel()} of {u.numel()} values "
+            f"{'does' if bad.numel() == 1 else 'do'} not "
             f"({bad.flatten()[0].item()}); pass probabilities, not percentages."
         )
     return u
@@ -117,7 +214,7 @@ def check_features(x: Tensor, features: int, name: str = "x") -> Tensor:
         ...
         aqf_core.errors.ShapeError: x must have shape (..., 2), got (5, 3).
     """
-    if x.dim() == 0 or x.shape[-1] != features:
+    if check_tensor(x, name).dim() == 0 or x.shape[-1] != features:
         raise ShapeError(f"{name} must have shape (..., {features}), got {tuple(x.shape)}.")
     return check_finite(x, name)
 
@@ -153,6 +250,7 @@ def check_context(
                 f"{name} is missing: this model needs one of shape (..., {features})."
             )
         return None
+    check_tensor(context, name)
     if not features:
         raise ContextError(
             f"{name} was given to an unconditional model; build it with "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ShapeError
-from ..validation import lookup
+from ..validation import as_shape, lookup
 from .base import Conditioner
 from .independent import Independent
 from .masked_mlp import MaskedMLP
@@ -36,7 +36,7 @@ def make_conditioner(
     shape: Sequence[int],
     context: int,
     n_params: int,
-    hidden: Sequence[int] | None = None,
+    hidden: int | Sequence[int] | None = None,
     **options: Any,
 ) -> Conditioner:
     """Build a conditioner by name, or check that a given one fits.
@@ -73,7 +73,7 @@ def make_conditioner(
         return conditioner
     kind = lookup(conditioner, CONDITIONERS, "conditioner")
     if hidden is not None:
-        options["hidden"] = tuple(hidden)
+        options["hidden"] = as_shape(hidden, "hidden")
     if kind is PixelCNN:
         return PixelCNN(options.pop("shape", tuple(shape)), context, n_params, **options)
     return kind(features, context, n_params, **options)

@@ -67,12 +67,28 @@ class Conditioner(nn.Module):
     - `start` and `step` reveal one feature at a time (sampling). The steps share their work
       through a state, so that all of them together cost about one parallel pass.
 
+    A subclass must implement `forward`. Unless it implements the steps as well, each of them costs
+    a parallel pass.
+
     Attributes:
         features: number of variables d.
         context: number of context features, 0 for none.
         n_params: number of parameters P per variable.
         order: the feature generated at each step.
         independent: whether the parameters depend on the context alone.
+
+    Example:
+        >>> class Markov(Conditioner):  # every variable depends on the one before it
+        ...     def __init__(self, features, n_params):
+        ...         super().__init__(features, 0, n_params)
+        ...         self.layer = nn.Linear(1, n_params)
+        ...
+        ...     def forward(self, x, context=None):
+        ...         before = nn.functional.pad(x[..., :-1], (1, 0))
+        ...         return self.layer(before.unsqueeze(-1))
+        >>> conditioner, x = Markov(features=4, n_params=2), torch.randn(7, 4)
+        >>> torch.allclose(conditioner.stepwise(x), conditioner(x))
+        True
     """
 
     independent: ClassVar[bool] = False
@@ -117,7 +133,7 @@ class Conditioner(nn.Module):
         Returns:
             The state to hand to the first `step`. A state must be used once and in order.
         """
-        raise NotImplementedError
+        return tuple(batch_shape), context, ()
 
     def step(self, state: Any, t: int, x_prev: Tensor | None) -> tuple[Tensor, Any]:
         """Parameters of the variable generated at step t.
@@ -131,7 +147,15 @@ class Conditioner(nn.Module):
             h of shape (*B, P), possibly a transposed view of a (P, *B) tensor, and the new state.
             Without gradients the next step may overwrite h.
         """
-        raise NotImplementedError
+        batch_shape, context, seen = state
+        if x_prev is not None:
+            seen = (*seen, x_prev)
+        unseen = next(self.parameters(), torch.empty(0)).new_zeros(batch_shape)
+        columns = [unseen] * self.features
+        for feature, value in zip(self.order, seen, strict=False):
+            columns[feature] = value
+        h = self(torch.stack(columns, -1), context)
+        return h[..., self.order[t], :], (batch_shape, context, seen)
 
     def stepwise(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """The same as `forward`, computed with `start` and `step` on the observed features."""

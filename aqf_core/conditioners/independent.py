@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import ShapeError
 from ..validation import lookup
 from .base import Conditioner
 from .masked_mlp import ACTIVATIONS
@@ -46,6 +47,8 @@ class Independent(Conditioner):
     ) -> None:
         super().__init__(features, context, n_params)
         self.activation = lookup(activation, ACTIVATIONS, "activation")
+        if any(size < 1 for size in hidden):
+            raise ShapeError(f"hidden sizes must be positive, got {tuple(hidden)}.")
         sizes = (context, *hidden) if context else ()
         self.layers = nn.ModuleList(
             nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)

@@ -156,7 +156,10 @@ class PixelCNN(Conditioner):
         init_scale: float = 0.1,
     ) -> None:
         if len(shape) != 3 or min(shape) < 1:
-            raise ShapeError(f"shape must be (channels, height, width), got {tuple(shape)}.")
+            raise ShapeError(
+                "a PixelCNN generates images of shape (channels, height, width), got features of "
+                f"shape {tuple(shape)}."
+            )
         if kernel < 3 or kernel % 2 == 0:
             raise ShapeError(f"kernel must be odd and at least 3, got {kernel}.")
         if not hidden or any(size < 1 for size in hidden):

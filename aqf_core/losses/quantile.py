@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import LevelError, ShapeError
 from ..levels import LevelStrategy, make_levels
-from ..validation import check_levels, reduce, tracing
+from ..validation import check_levels, has_values, reduce
 
 __all__ = [
     "interpolated_crps",
@@ -195,10 +195,10 @@ def interpolated_crps(
     """
     if levels.shape[-1] < 2:
         raise LevelError("interpolation needs at least two levels.")
-    if not tracing() and not bool((levels.diff(dim=-1) > 0).all()):
+    if has_values(levels) and not bool((levels.diff(dim=-1) > 0).all()):
         raise LevelError("levels must be strictly increasing.")
     check_levels(levels)
-    if not tracing() and not bool(((levels > 0) & (levels < 1)).all()):
+    if has_values(levels) and not bool(((levels > 0) & (levels < 1)).all()):
         raise LevelError("interpolation needs levels strictly inside (0, 1).")
     above, below = levels, 1 - levels
     left = (quantiles[..., 1] - quantiles[..., 0]) / (above[..., 1] / above[..., 0]).log()

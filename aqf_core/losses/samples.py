@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ShapeError
-from ..validation import reduce
+from ..validation import at_least_float32, reduce
 
 __all__ = ["energy_score", "sample_crps"]
 
@@ -42,7 +42,7 @@ def sample_crps(samples: Tensor, x: Tensor, fair: bool = True, reduction: str = 
     m = samples.shape[0] if samples.dim() else 0
     k = _pair_count(m, fair)
     # Sorting deviations instead of samples keeps precision when both are large.
-    deviation = (samples - x).sort(dim=0).values
+    deviation = at_least_float32(samples - x).sort(dim=0).values
     rank = torch.arange(1, m + 1, dtype=deviation.dtype, device=deviation.device)
     rank = (2 * rank - m - 1).reshape(-1, *[1] * (deviation.dim() - 1))
     spread = (rank * deviation).sum(0) / (m * k)
@@ -73,7 +73,7 @@ def energy_score(samples: Tensor, x: Tensor, fair: bool = True, reduction: str =
         )
     m = samples.shape[0]
     k = _pair_count(m, fair)
-    deviation = (samples - x).movedim(0, -2)  # (..., m, d)
+    deviation = at_least_float32(samples - x).movedim(0, -2)  # (..., m, d)
     near = deviation.norm(dim=-1).mean(-1)  # torch's norm has gradient 0 at 0
     # cdist never stores the (m, m, d) differences, and its gradient at distance 0 is 0.
     pairs = torch.cdist(deviation, deviation, compute_mode="donot_use_mm_for_euclid_dist")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import ShapeError
-from .arrays import Array, ArrayLike, in_kind, to_tensors
+from .arrays import Array, ArrayLike, in_kind, to_paired, to_tensors
 
 __all__ = ["d_loss", "mae", "nd", "nrmse", "rmse"]
 
@@ -18,7 +18,7 @@ def mae(prediction: Array, y: Array) -> Array:
         >>> mae(torch.tensor([0.0, 0.0]), torch.tensor([1.0, -3.0]))
         tensor(2.)
     """
-    p, x = to_tensors(prediction=prediction, y=y)
+    p, x = to_paired(prediction=prediction, y=y)
     return in_kind((x - p).abs().mean(), prediction, y)
 
 
@@ -30,7 +30,7 @@ def rmse(prediction: Array, y: Array) -> Array:
         >>> rmse(torch.tensor([0.0, 0.0]), torch.tensor([3.0, -3.0]))
         tensor(3.)
     """
-    p, x = to_tensors(prediction=prediction, y=y)
+    p, x = to_paired(prediction=prediction, y=y)
     return in_kind((x - p).square().mean().sqrt(), prediction, y)
 
 
@@ -42,7 +42,7 @@ def nd(prediction: Array, y: Array) -> Array:
         >>> nd(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0]))
         tensor(0.5000)
     """
-    p, x = to_tensors(prediction=prediction, y=y)
+    p, x = to_paired(prediction=prediction, y=y)
     return in_kind((x - p).abs().sum() / x.abs().sum(), prediction, y)
 
 
@@ -54,7 +54,7 @@ def nrmse(prediction: Array, y: Array) -> Array:
         >>> nrmse(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0]))
         tensor(0.5000)
     """
-    p, x = to_tensors(prediction=prediction, y=y)
+    p, x = to_paired(prediction=prediction, y=y)
     return in_kind((x - p).square().mean().sqrt() / x.abs().mean(), prediction, y)
 
 

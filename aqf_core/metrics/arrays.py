@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ShapeError
-from ..validation import check_finite
+from ..validation import check_finite, paired_shape
 
-__all__ = ["Array", "ArrayLike", "in_kind", "to_tensors"]
+__all__ = ["Array", "ArrayLike", "in_kind", "to_paired", "to_tensors"]
 
 Array = TypeVar("Array", NDArray[Any], Tensor)
 ArrayLike = Any
@@ -39,6 +39,17 @@ def to_tensors(**arrays: ArrayLike) -> list[Tensor]:
             raise ShapeError(f"{name} is empty; a metric needs at least one observation.")
         check_finite(tensor, name)
     return converted
+
+
+def to_paired(**arrays: ArrayLike) -> list[Tensor]:
+    """`to_tensors` for arguments that belong together element by element.
+
+    Raises:
+        ShapeError: they do not broadcast, or only by pairing each with each.
+    """
+    tensors = to_tensors(**arrays)
+    paired_shape(**{name: t.shape for name, t in zip(arrays, tensors, strict=True)})
+    return tensors
 
 
 def _from_numpy(array: ArrayLike) -> Tensor:

@@ -10,8 +10,8 @@ from torch.distributions import Distribution
 
 from ..errors import LevelError, ShapeError
 from ..interpolation import InterpolatedPredictive
-from ..validation import check_levels, reduce
-from .arrays import Array, ArrayLike, in_kind, to_tensors
+from ..validation import check_levels, paired_shape, reduce
+from .arrays import Array, ArrayLike, in_kind, to_paired, to_tensors
 from .scores import check_table
 
 __all__ = [
@@ -100,6 +100,7 @@ def pit_from_samples(samples: Array, y: Array, generator: torch.Generator | None
         True
     """
     s, x = to_tensors(samples=samples, y=y)
+    paired_shape(samples=s.shape[1:], y=x.shape)
     u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     below = (s < x).to(x.dtype).sum(0)
     tied = (s == x).to(x.dtype).sum(0)
@@ -215,7 +216,7 @@ def coverage(low: Array, high: Array, y: Array, reduction: str = "mean") -> Arra
         >>> coverage(torch.zeros(4), torch.ones(4), torch.tensor([-1.0, 0.0, 0.5, 2.0]))
         tensor(0.5000)
     """
-    a, b, x = to_tensors(low=low, high=high, y=y)
+    a, b, x = to_paired(low=low, high=high, y=y)
     return in_kind(reduce(((a <= x) & (x <= b)).to(x.dtype), reduction), low, high, y)
 
 
@@ -226,7 +227,7 @@ def interval_width(low: Array, high: Array, reduction: str = "mean") -> Array:
         >>> interval_width(torch.zeros(2), torch.tensor([1.0, 2.0]))
         tensor(1.5000)
     """
-    a, b = to_tensors(low=low, high=high)
+    a, b = to_paired(low=low, high=high)
     return in_kind(reduce(b - a, reduction), low, high)
 
 
@@ -248,7 +249,7 @@ def winkler_score(
     """
     if not 0 < coverage < 1:
         raise LevelError(f"coverage must lie strictly between 0 and 1, got {coverage}.")
-    a, b, x = to_tensors(low=low, high=high, y=y)
+    a, b, x = to_paired(low=low, high=high, y=y)
     outside = (a - x).clamp_min(0) + (x - b).clamp_min(0)
     return in_kind(reduce(b - a + 2 / (1 - coverage) * outside, reduction), low, high, y)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .. import losses
 from ..errors import LevelError, ShapeError
-from ..validation import check_levels, reduce
-from .arrays import Array, ArrayLike, in_kind, to_tensors
+from ..validation import check_levels, paired_shape, reduce
+from .arrays import Array, ArrayLike, in_kind, to_paired, to_tensors
 
 __all__ = [
     "check_score",
@@ -168,6 +168,7 @@ def crps_from_samples(
         tensor(0.)
     """
     s, x = to_tensors(samples=samples, y=y)
+    paired_shape(samples=s.shape[1:], y=x.shape)
     return in_kind(losses.sample_crps(s, x, fair, reduction), samples, y)
 
 
@@ -195,7 +196,7 @@ def crps_gaussian(loc: Array, scale: Array, y: Array, reduction: str = "mean") -
         >>> crps_gaussian(torch.zeros(1), torch.ones(1), torch.zeros(1))
         tensor(0.2337)
     """
-    m, s, x = to_tensors(loc=loc, scale=scale, y=y)
+    m, s, x = to_paired(loc=loc, scale=scale, y=y)
     return in_kind(losses.gaussian_crps(m, s, x, reduction), loc, scale, y)
 
 

@@ -48,5 +48,10 @@ def make_recalibration(recalibration: str | Recalibration, **options: Any) -> Re
         20
     """
     if isinstance(recalibration, Recalibration):
+        if options:
+            raise TypeError(
+                f"options {sorted(options)} were given together with a recalibration object; "
+                "set them when building the object."
+            )
         return recalibration
     return lookup(recalibration, RECALIBRATIONS, "recalibration")(**options)

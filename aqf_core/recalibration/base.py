@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from ..distributions import ScalarPredictive, as_predictive
+from ..distributions import ScalarPredictive
 from ..errors import AQFError, DomainError, ShapeError
 from ..normal import base_to_level, level_to_base, log_density
-from ..validation import check_finite, check_levels
+from ..validation import check_finite, check_levels, paired_shape
+from ..wrapping import as_predictive
 
 __all__ = ["RecalibratedPredictive", "Recalibration"]
 
@@ -49,7 +50,9 @@ class Recalibration(ABC):
         if isinstance(prediction, Distribution):
             if y is None:
                 raise ShapeError("fit(dist, y) needs the observations y.")
-            z = as_predictive(prediction).to_base(check_finite(y, "y"))
+            dist = as_predictive(prediction)
+            paired_shape(y=check_finite(y, "y").shape, distribution=dist.batch_shape)
+            z = dist.to_base(y)
         else:
             pit = torch.as_tensor(prediction)
             z = level_to_base(check_levels(pit, "pit"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import DomainError
 from ..transformers import make_transformer
 from ..validation import check_finite
 from .base import Recalibration
@@ -37,6 +38,8 @@ class SplineRecalibration(Recalibration):
 
     def __init__(self, bins: int = 8, prior: float = 0.3, per_column: bool = False) -> None:
         super().__init__(per_column)
+        if not prior > 0:
+            raise DomainError(f"prior is a standard deviation and must be positive, got {prior}.")
         self.prior = prior
         self.transformer = make_transformer("spline", bins=bins).double()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import UnknownNameError
 from ..validation import lookup
 from .affine import Affine
 from .base import Direction, Transformer
@@ -39,11 +40,14 @@ TRANSFORMERS: dict[str, type[Transformer]] = {
 }
 
 
-def make_transformer(transformer: str | Transformer, **options: Any) -> Transformer:
+def make_transformer(
+    transformer: str | Transformer, direction: Direction | None = None, **options: Any
+) -> Transformer:
     """Build a transformer by name, or return the given object.
 
     Args:
         transformer: a name in `TRANSFORMERS`, or a `Transformer`.
+        direction: "quantile" (the default) or "cdf"; an object must agree with it.
         **options: passed to the class; not allowed together with an object.
 
     Example:
@@ -60,5 +64,12 @@ def make_transformer(transformer: str | Transformer, **options: Any) -> Transfor
                 f"options {sorted(options)} were given together with a transformer object; "
                 "set them when building the object."
             )
+        if direction is not None and direction != transformer.direction:
+            raise UnknownNameError(
+                f"direction={direction!r} was given together with a transformer object whose "
+                f"direction is {transformer.direction!r}; set it when building the object."
+            )
         return transformer
+    if direction is not None:
+        options["direction"] = direction
     return lookup(transformer, TRANSFORMERS, "transformer")(**options)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from ..errors import ShapeError, UnknownNameError
 from ..inversion import invert_monotone
 from ..normal import base_to_level, level_to_base, log_density
+from ..validation import at_least_float32
 
 __all__ = ["Direction", "Transformer", "bounded", "unbounded"]
 
@@ -61,14 +62,9 @@ def unbounded(value: Tensor, limit: float) -> Tensor:
     return value / (1.0 - value.abs() / limit)
 
 
-def _float(x: Tensor) -> Tensor:
-    """Half precision is only for the network that computes h; maps need at least float32."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 def _full_precision(x: Tensor) -> AbstractContextManager[Any]:
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if device != "meta" and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
 
@@ -94,6 +90,21 @@ class Transformer(nn.Module):
     Shapes everywhere: z, y, u are (...) and h is (..., n_params) whose leading shape broadcasts
     with them; A levels per parameter vector are evaluated with `h.unsqueeze(-2)` against (..., A).
     Zero parameters give the identity y = z, or a map near it.
+
+    Example:
+        >>> class Cubic(Transformer):  # a family of one's own: m(a) = a + c a^3
+        ...     def __init__(self, direction="quantile"):
+        ...         super().__init__((1,), direction)
+        ...
+        ...     def prepare(self, raw):
+        ...         return raw.squeeze(-1).exp()
+        ...
+        ...     def core(self, a, c, slope):
+        ...         return a + c * a**3, (1 + 3 * c * a**2).log() if slope else None
+        >>> cubic, u = Cubic(), torch.tensor([0.1, 0.5, 0.9])
+        >>> h = torch.zeros(1, cubic.n_params)
+        >>> torch.allclose(cubic.cdf(cubic.quantile(u, h), h), u, atol=1e-5)
+        True
     """
 
     closed_inverse: ClassVar[bool] = False
@@ -207,7 +218,8 @@ class Transformer(nn.Module):
                 f"h must have shape (..., {self.n_params}) for {type(self).__name__}, "
                 f"got {tuple(h.shape)}."
             )
-        x, h = _float(x), _float(h)
+        # Half precision is only for the network that computes h.
+        x, h = at_least_float32(x), at_least_float32(h)
         # One split, no slices: its gradient is one concatenation.
         loc, raw_scale, *raw = (part for part in torch.split(h, self.sizes, -1))
         loc, log_scale = loc.squeeze(-1), bounded(raw_scale.squeeze(-1), LOG_SCALE_LIMIT)
@@ -225,7 +237,7 @@ class Transformer(nn.Module):
 
     def quantile(self, u: Tensor, h: Tensor) -> Tensor:
         """Q(u), finite for every u in [0, 1]."""
-        return self.from_base(level_to_base(_float(u)), h)
+        return self.from_base(level_to_base(u), h)
 
     def cdf(self, y: Tensor, h: Tensor) -> Tensor:
         """F(y) in [0, 1]."""
@@ -247,7 +259,7 @@ class Transformer(nn.Module):
 
     def location_scale(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Location and scale (...) of parameters h (..., n_params)."""
-        h = _float(h)
+        h = at_least_float32(h)
         return h[..., 0], bounded(h[..., 1], LOG_SCALE_LIMIT).exp()
 
     def gaussian_params(self, loc: Tensor, scale: Tensor) -> Tensor:

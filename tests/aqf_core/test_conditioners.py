@@ -92,6 +92,22 @@ def test_steps_equal_the_parallel_pass(name: str, context: int) -> None:
     torch.testing.assert_close(single.double(), parallel, atol=1e-5, rtol=1e-5)
 
 
+class OnlyParallel(MaskedMLP):
+    """A conditioner whose author wrote no steps."""
+
+    start = Conditioner.start
+    step = Conditioner.step
+
+
+@pytest.mark.parametrize("context", [0, 2])
+def test_steps_need_not_be_written(context: int) -> None:
+    conditioner = OnlyParallel(4, context, P, (8,), "random").double()
+    x, c = inputs(conditioner, 2, 3)
+    torch.testing.assert_close(conditioner.stepwise(x, c), conditioner(x, c))
+    if c is not None:
+        torch.testing.assert_close(conditioner.stepwise(x, c[0]), conditioner(x, c[0]))
+
+
 @cases
 def test_sees_all_earlier_variables_and_no_other(name: str, context: int) -> None:
     conditioner = build(name, context)
@@ -200,6 +216,7 @@ def test_given_objects_must_fit() -> None:
         ({"order": [0, 1]}, ShapeError, r"permutation of 0 ... 2, got \[0, 1\]"),
         ({"activation": "tanh"}, UnknownNameError, "elu, relu, silu"),
         ({"hidden": (8, 0)}, ShapeError, "must be positive"),
+        ({"conditioner": "independent", "hidden": (0,)}, ShapeError, "must be positive"),
         ({"conditioner": "recurrent", "cell": "rnn"}, UnknownNameError, "gru, lstm"),
         ({"conditioner": "recurrent", "hidden": ()}, ShapeError, "needs hidden sizes"),
         ({"conditioner": "pixelcnn"}, ShapeError, "channels, height, width"),

@@ -7,15 +7,25 @@ import pickle
 
 import pytest
 import torch
-from torch.distributions import Cauchy, Distribution, Independent, Laplace, Normal
+from torch.distributions import (
+    Categorical,
+    Cauchy,
+    Distribution,
+    Gamma,
+    Independent,
+    Laplace,
+    MixtureSameFamily,
+    Normal,
+    StudentT,
+)
 
-from aqf_core.distributions import (
+from aqf_core import (
     GaussianPredictive,
     ScalarPredictive,
     WrappedPredictive,
     as_predictive,
 )
-from aqf_core.errors import LevelError, NonFiniteError, ShapeError
+from aqf_core.errors import DomainError, LevelError, NonFiniteError, ShapeError
 
 
 class Derived(WrappedPredictive):
@@ -152,6 +162,12 @@ def test_bad_values() -> None:
         dist.quantiles(torch.rand(2, 2))
     with pytest.raises(ShapeError, match="one-dimensional"):
         as_predictive(Independent(Normal(torch.zeros(3), 1.0), 1))
+    with pytest.raises(TypeError, match="Distribution is needed, got int"):
+        as_predictive(3)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="no cdf of StudentT"):
+        as_predictive(StudentT(torch.tensor(3.0))).cdf(torch.tensor(0.0))
+    with pytest.raises(DomainError, match="must not be negative"):
+        GaussianPredictive(torch.zeros(2), torch.tensor([1.0, -1.0]))
     trusting = WrappedPredictive(
         Normal(torch.zeros(1), 1.0, validate_args=False), validate_args=False
     )
@@ -165,6 +181,26 @@ def test_as_predictive_keeps_predictives_and_copies_survive() -> None:
         assert torch.equal(clone.icdf(torch.tensor(0.3)), dist.icdf(torch.tensor(0.3)))
     assert repr(dist) == "GaussianPredictive(batch_shape=(3,))"
     assert "Laplace" in repr(as_predictive(Laplace(0.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        Gamma(torch.tensor([0.5, 3.0]).double(), 2.0),
+        MixtureSameFamily(
+            Categorical(torch.ones(2, 2).double()),
+            Normal(torch.tensor([-3.0, 4.0]).double().expand(2, 2), 1.0),
+        ),
+    ],
+    ids=["gamma", "mixture"],
+)
+def test_missing_quantile_functions_are_found(base: Distribution) -> None:
+    dist = as_predictive(base)
+    u = torch.tensor([[1e-6], [0.01], [0.4], [0.99], [1 - 1e-6]]).double()
+    torch.testing.assert_close(dist.cdf(dist.icdf(u)), u.expand(5, 2), rtol=1e-6, atol=1e-9)
+    assert torch.isfinite(dist.icdf(torch.tensor([[0.0], [1.0]]))).all()
+    torch.testing.assert_close(ScalarPredictive.mean.fget(dist), base.mean, rtol=1e-3, atol=1e-3)
+    assert (dist.crps(base.sample()) > 0).all()
 
 
 def test_vmap_and_compile() -> None:

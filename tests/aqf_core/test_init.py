@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import inspect
 import re
 import subprocess
 import sys
@@ -48,6 +49,27 @@ def test_public_names_exist() -> None:
         assert hasattr(aqf_core, name), name
     for name in ("AutoregressiveQuantileFlow", "QuantileFunction", "make_conditioner"):
         assert name in aqf_core.__all__
+
+
+def public_objects() -> dict[str, object]:
+    modules = (aqf_core, aqf_core.losses, aqf_core.metrics, aqf_core.plots)
+    modules += (aqf_core.levels, aqf_core.recalibration)
+    return {f"{m.__name__}.{name}": getattr(m, name) for m in modules for name in m.__all__}
+
+
+def test_everything_public_has_an_example_that_runs() -> None:
+    """Doctests run with the tests. Errors and tables need none, estimators share theirs."""
+    silent = []
+    for name, thing in public_objects().items():
+        if not (inspect.isfunction(thing) or inspect.isclass(thing)):
+            continue
+        if inspect.isclass(thing) and issubclass(thing, Exception):
+            continue
+        if thing.__module__.startswith("aqf_core.estimators"):
+            continue
+        if ">>> " not in (thing.__doc__ or ""):
+            silent.append(name)
+    assert silent == []
 
 
 def test_types_are_shipped() -> None:

@@ -63,6 +63,7 @@ def test_implicit_gradients_against_finite_differences() -> None:
     target = torch.randn(5, dtype=torch.float64, requires_grad=True)
     rate = torch.rand(5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(solve, (target, rate), eps=1e-6, atol=1e-6)
+    assert torch.autograd.gradgradcheck(solve, (target, rate), eps=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [cubic, staircase])

@@ -205,6 +205,22 @@ def test_tables_of_the_wrong_shape_or_order() -> None:
         metrics.coverage(Y, Y, Y, "median")
 
 
+def test_columns_are_not_paired_with_rows() -> None:
+    column = Y[:, None]
+    for call in (
+        lambda: metrics.mae(column, Y),
+        lambda: metrics.coverage(column, column, Y),
+        lambda: metrics.crps_gaussian(column, np.ones(N), Y),
+        lambda: metrics.crps_from_samples(SAMPLES[..., None], Y),
+        lambda: metrics.pit_from_samples(SAMPLES[..., None], Y),
+    ):
+        with pytest.raises(ShapeError, match="each with each"):
+            call()
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        metrics.rmse(Y[:3], Y)
+    assert metrics.mae(np.array(0.0), Y) == pytest.approx(np.abs(Y).mean())
+
+
 def test_any_batch_shape_and_mixed_kinds() -> None:
     q, y = torch.rand(2, 3, 99), torch.rand(2, 3)
     u = metrics.percent_levels()

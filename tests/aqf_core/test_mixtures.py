@@ -203,6 +203,8 @@ def test_errors() -> None:
         MixturePredictive([])
     with pytest.raises(ShapeError, match="at least one component"):
         MixturePredictive(GaussianPredictive(torch.zeros(()), torch.ones(())))
+    with pytest.raises(TypeError, match="a list of distributions"):
+        MixturePredictive(Normal(0.0, 1.0))  # type: ignore[arg-type]
     two = GaussianPredictive(torch.zeros(2), torch.ones(2))
     with pytest.raises(ShapeError, match="2 components"):
         MixturePredictive(two, torch.ones(3))

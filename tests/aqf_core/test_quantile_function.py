@@ -148,6 +148,30 @@ def test_autocast_runs_the_network_in_half_and_the_map_in_full_precision() -> No
     assert all(p.grad.dtype == torch.float32 for p in model.parameters())
 
 
+def test_data_of_any_kind_are_converted() -> None:
+    model, x, context = model_and_data()
+    expected = model.loss(x, context, levels="fixed")
+    other = model.loss(x.double(), context.double(), levels="fixed")
+    assert other.dtype == torch.float32 and torch.allclose(other, expected)
+    for kind in (torch.bool, torch.int64, torch.bfloat16):
+        assert model.loss(x.to(kind), context.to(kind)).isfinite()
+    model.bfloat16()
+    assert model.loss(x, context).dtype == torch.float32
+    assert model.quantile(LEVELS[:, None], context).dtype == torch.float32
+    assert model.sample(context=context).shape == (7,)
+
+
+def test_context_is_standardised_when_asked() -> None:
+    model, x, context = model_and_data()
+    plain = model.parameters_of(context)
+    assert torch.equal(model.fit_scaling(x).parameters_of(context), plain)
+    model.fit_scaling(x, 1e4 + 100 * context)
+    standard = model.context_space.to_model(1e4 + 100 * context)[0]
+    assert standard.abs().max() < 10
+    direct = model.conditioner.parameters_of(standard).squeeze(-2)
+    assert torch.allclose(model.parameters_of(1e4 + 100 * context), direct)
+
+
 def test_per_example_gradients() -> None:
     model, x, context = model_and_data()
     weights = dict(model.named_parameters())
@@ -178,6 +202,12 @@ def test_errors_say_what_is_wrong() -> None:
         QuantileFunction("affine").loss(x, context)
     with pytest.raises(ShapeError, match="broadcast"):
         model.loss(torch.randn(6), context)
+    with pytest.raises(ShapeError, match=r"\(7, 1\) and context of shape \(7,\) would be paired"):
+        model.loss(x.unsqueeze(-1), context)
+    with pytest.raises(ShapeError, match="call quantiles"):
+        model.quantile(LEVELS, context)
+    with pytest.raises(TypeError, match="x must be a torch tensor"):
+        model.loss(x.numpy(), context)
     with pytest.raises(NonFiniteError):
         model.loss(x * float("nan"), context)
     with pytest.raises(LevelError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from torch.distributions import Exponential, Laplace, Normal
 
-from aqf_core.distributions import GaussianPredictive, as_predictive
+from aqf_core import GaussianPredictive, as_predictive
 from aqf_core.errors import AQFError, DomainError, LevelError, ShapeError, UnknownNameError
 from aqf_core.metrics import calibration_mae_from_pit
 from aqf_core.recalibration import (
@@ -238,6 +238,10 @@ def test_errors(name: str) -> None:
         make_recalibration(name).fit(torch.tensor([0.5]))
     with pytest.raises(ShapeError, match="needs the observations"):
         make_recalibration(name).fit(dist)
+    with pytest.raises(ShapeError, match="each with each"):
+        make_recalibration(name).fit(dist.expand((9,)), torch.zeros(9, 1))
+    with pytest.raises(TypeError, match="given together with a recalibration object"):
+        make_recalibration(make_recalibration(name), per_column=True)
 
 
 def test_unknown_name() -> None:
@@ -245,6 +249,8 @@ def test_unknown_name() -> None:
         make_recalibration("platt")
     fitted = ConformalRecalibration()
     assert make_recalibration(fitted) is fitted
+    with pytest.raises(DomainError, match="prior"):
+        SplineRecalibration(prior=0.0)
     with pytest.raises(ShapeError, match="2 knots"):
         IsotonicRecalibration(knots=1)
     with pytest.raises(ShapeError, match="non-empty vector"):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aqf_core import inversion
 from aqf_core.errors import ShapeError, UnknownNameError
 from aqf_core.objectives import conditional_loss
 from aqf_core.spaces import OutputSpace
@@ -234,7 +233,7 @@ def test_copies_files_and_repr(name: str, direction: str) -> None:
 
 
 class Scores(nn.Module):
-    """Loss and quantiles of a transformer as one module, for compile and export."""
+    """Loss and quantiles of a transformer as one module."""
 
     def __init__(self, transformer: Transformer) -> None:
         super().__init__()
@@ -251,13 +250,6 @@ def scored(name: str, direction: str) -> tuple[Scores, tuple[Tensor, Tensor, Ten
     return Scores(t), (torch.randn(6), torch.rand(6), params(t, 6, 0.1, torch.float32))
 
 
-@pytest.fixture
-def _short_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unrolling the root finder takes most of the time; these few iterations are enough here."""
-    torch.compiler.reset()
-    monkeypatch.setitem(inversion.TRACED_ITERATIONS, torch.float32, 6)
-
-
 @every_transformer
 @every_direction
 def test_per_example_gradients(name: str, direction: str) -> None:
@@ -270,41 +262,6 @@ def test_per_example_gradients(name: str, direction: str) -> None:
         (plain,) = torch.autograd.grad(scores(x, u, leaf)[index].sum(), leaf)
         assert torch.allclose(together, apart, atol=1e-5)
         assert torch.allclose(together, plain, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.usefixtures("_short_graphs")
-@every_transformer
-@every_direction
-def test_compiles_into_one_graph(name: str, direction: str) -> None:
-    scores, (x, u, h) = scored(name, direction)
-    h.requires_grad_()
-    compiled = torch.compile(scores, fullgraph=True, backend="aot_eager")
-    for eager, graph in zip(scores(x, u, h), compiled(x, u, h), strict=True):
-        assert torch.allclose(eager, graph, atol=1e-5)
-        (expected,) = torch.autograd.grad(eager.sum(), h, retain_graph=True)
-        (found,) = torch.autograd.grad(graph.sum(), h, retain_graph=True)
-        assert torch.allclose(expected, found, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_default_transformer_compiles_to_machine_code() -> None:
-    torch.compiler.reset()
-    scores, (x, u, h) = scored("spline", "quantile")
-    h.requires_grad_()
-    loss, q = torch.compile(scores, fullgraph=True)(x, u, h)
-    assert torch.allclose(loss, scores(x, u, h)[0], atol=1e-5)
-    assert torch.allclose(q, scores(x, u, h)[1], atol=1e-5)
-    assert torch.isfinite(torch.autograd.grad(loss.sum(), h)[0]).all()
-
-
-@pytest.mark.usefixtures("_short_graphs")
-@every_transformer
-@every_direction
-def test_exports(name: str, direction: str) -> None:
-    scores, inputs = scored(name, direction)
-    program = torch.export.export(scores, inputs)
-    for eager, exported in zip(scores(*inputs), program.module()(*inputs), strict=True):
-        assert torch.allclose(eager, exported, atol=1e-5)
 
 
 @every_transformer

@@ -34,6 +34,10 @@ def extreme_params(t: Transformer, size: float, loc: float, scale: float, seed: 
 
 def assert_finite_with_gradient(out: Tensor, *inputs: Tensor) -> None:
     assert torch.isfinite(out).all()
+    assert_gradient(out, *inputs)
+
+
+def assert_gradient(out: Tensor, *inputs: Tensor) -> None:
     grads = torch.autograd.grad(out.sum(), inputs, allow_unused=True)
     assert all(grad is None or not grad.isnan().any() for grad in grads)
 
@@ -71,6 +75,7 @@ def test_probabilities(
     # -z^2 / 2 may exceed float32 a million scales away; it must not become NaN.
     assert not log_prob.isnan().any()
     assert (log_prob < 60).all()
+    assert_gradient(log_prob.clamp(min=-1e30), y, h)
 
 
 @every_transformer
