@@ -36,6 +36,7 @@ class QuantileDistribution(ScalarPredictive):
         validate_args: see `ScalarPredictive`.
 
     Example:
+        >>> import torch
         >>> transformer = make_transformer("spline")
         >>> dist = QuantileDistribution(transformer, torch.zeros(3, transformer.n_params))
         >>> dist.icdf(torch.tensor(0.975))
@@ -111,6 +112,7 @@ class QuantileFunction(nn.Module):
         **transformer_options: passed to the transformer's class, for example `bins=8`.
 
     Example:
+        >>> import torch
         >>> _ = torch.manual_seed(0)
         >>> model = QuantileFunction("spline", context=3)
         >>> dist = model(torch.randn(5, 3))

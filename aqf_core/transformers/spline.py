@@ -97,10 +97,8 @@ class RationalQuadraticSpline(Transformer):
         )
 
         def sample(z: Tensor, h: Tensor) -> Tensor:
-            rows = h.movedim(-1, 0)
-            if z.dim() == 1:
-                return evaluate(z, rows.contiguous())
-            return evaluate(z.reshape(-1), rows.reshape(self.n_params, -1)).reshape(z.shape)
+            rows = h.movedim(-1, 0).reshape(self.n_params, -1).contiguous()
+            return evaluate(z.reshape(-1), rows).reshape(z.shape)
 
         return sample
 
