@@ -142,7 +142,7 @@ def test_the_demo_writes_everything_it_names(finished: Demo) -> None:
     assert missing == []
     pictures = sorted((finished.out / "gallery").glob("test_*.png"))
     assert len(pictures) == MINIATURE.gallery
-    assert cv2.imread(str(pictures[0])).shape == (640, 640, 3)
+    assert cv2.imread(str(pictures[0])).shape == (1000, 1000, 3)
 
 
 @pytest.mark.slow
