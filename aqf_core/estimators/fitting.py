@@ -25,7 +25,7 @@ from .preparation import group_rows, make_split
 from .presets import Settings
 from .progress import progress_bar
 
-__all__ = ["Recipe", "fit_bag"]
+__all__ = ["Recipe", "build_model", "fit_bag"]
 
 Array = NDArray[Any]
 
@@ -107,9 +107,8 @@ def _start(recipe: Recipe, X: Array, y: Array, w: Array) -> Fitted:
     settings = recipe.settings
     outputs = None if y.ndim == 1 else y.shape[1]
     encoding = FeatureEncoding(settings.bins).fit(X, recipe.categories, w)
-    head = recipe.head()
-    network = _network(recipe, encoding.width, outputs, head)
-    model = BagModel(encoding, network, head, outputs, recipe.support)
+    model = build_model(recipe, encoding, outputs)
+    head = model.head
     loc, scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
     if recipe.support is not None:
         model.space.fit(torch.from_numpy(y))
@@ -119,6 +118,13 @@ def _start(recipe: Recipe, X: Array, y: Array, w: Array) -> Fitted:
         loc, scale = space.loc.numpy(), space.scale.numpy()
     head.start(torch.from_numpy((y - loc) / scale).float())
     return Fitted(model, loc, scale)
+
+
+def build_model(recipe: Recipe, encoding: FeatureEncoding, outputs: int | None) -> BagModel:
+    """A bag with random weights."""
+    head = recipe.head()
+    network = _network(recipe, encoding.width, outputs, head)
+    return BagModel(encoding, network, head, outputs, recipe.support)
 
 
 def _network(recipe: Recipe, width: int, outputs: int | None, head: Head) -> Conditioner:
