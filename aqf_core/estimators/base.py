@@ -146,8 +146,6 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         """Fit or continue the bag and set the fitted attributes."""
         if weights is not None:
             weights = _check_sample_weight(weights, X, ensure_non_negative=True)
-            if not (weights > 0).any():
-                raise ValueError("every sample_weight is zero, so there is nothing to learn from.")
         settings = resolve(**self.get_params(deep=False))
         recipe = self._recipe(settings, columns)
         keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")

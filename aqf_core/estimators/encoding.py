@@ -89,9 +89,10 @@ class FeatureEncoding(nn.Module):
                 continue
             x, wx = X[known, j], w[known]
             low[j], high[j], centre[j] = x.min(), x.max(), np.average(x, weights=wx)
-            spread = float(np.sqrt(np.average((x - centre[j]) ** 2, weights=wx)))
+            largest = max(float(np.abs(x).max()), 1e-300)
+            spread = np.sqrt(np.average(((x - centre[j]) / largest) ** 2, weights=wx))
             # What rounding leaves of a constant column is not a spread.
-            scale[j] = spread if spread > 1e-9 * max(1e-300, np.abs(x).max()) else 1.0
+            scale[j] = largest * spread if spread > 1e-9 else 1.0
             cuts = _cuts((x - centre[j]) / scale[j], wx, bins)
             if len(cuts) > 2:
                 bin_column += [j] * (len(cuts) - 1)
