@@ -20,6 +20,13 @@ __all__ = [
 ]
 
 
+def _predict_dist(estimator: Any, X: Any) -> Any:
+    """`predict_dist` of an estimator, also where it ends a pipeline."""
+    if hasattr(estimator, "predict_dist"):
+        return estimator.predict_dist(X)
+    return estimator[-1].predict_dist(estimator[:-1].transform(X))
+
+
 class _LevelScorer:
     """Minus the mean pinball loss of one quantile level."""
 
@@ -27,7 +34,7 @@ class _LevelScorer:
         self.level = level
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
-        quantile = np.asarray(estimator.predict_quantiles(X, [self.level]))[..., 0]
+        quantile = _predict_dist(estimator, X).quantile(self.level)
         error = np.asarray(y, dtype=np.float64) - quantile
         return -float(np.maximum(self.level * error, (self.level - 1) * error).mean())
 
@@ -39,7 +46,7 @@ class _IntervalScorer:
         self.coverage = coverage
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
-        ends = np.asarray(estimator.predict_dist(X).interval(self.coverage))
+        ends = _predict_dist(estimator, X).interval(self.coverage)
         low, high = np.moveaxis(ends, -1, 0)
         y = np.asarray(y, dtype=np.float64)
         return -float(np.mean(winkler_score(low, high, y, self.coverage)))
@@ -53,19 +60,19 @@ def neg_crps(estimator: Any, X: Any, y: Any) -> float:
 def neg_check_score(estimator: Any, X: Any, y: Any) -> float:
     """Minus the mean pinball loss over the levels .01, ..., .99."""
     levels = percent_levels(torch.float64).numpy()
-    quantiles = estimator.predict_dist(X).quantile(levels)
+    quantiles = _predict_dist(estimator, X).quantile(levels)
     return -float(check_score(levels, quantiles, np.asarray(y, dtype=np.float64)))
 
 
 def neg_calibration_mae(estimator: Any, X: Any, y: Any) -> float:
     """Minus the mean distance between levels and the share of observations below them."""
-    pit = estimator.predict_dist(X).cdf(np.asarray(y, dtype=np.float64))
+    pit = _predict_dist(estimator, X).cdf(np.asarray(y, dtype=np.float64))
     return -float(np.mean(calibration_mae_from_pit(pit)))
 
 
 def log_likelihood(estimator: Any, X: Any, y: Any) -> float:
     """The mean log density of the observations."""
-    return float(np.mean(estimator.predict_dist(X).log_pdf(np.asarray(y, dtype=np.float64))))
+    return float(np.mean(_predict_dist(estimator, X).log_pdf(np.asarray(y, dtype=np.float64))))
 
 
 def pinball_scorer(level: float) -> Any:
