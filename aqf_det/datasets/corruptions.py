@@ -147,7 +147,7 @@ def insert_corruption(
     names = [getattr(step["type"], "__name__", str(step["type"])) for step in pipeline]
     loads = [index for index, name in enumerate(names) if name.startswith("Load") and "Im" in name]
     if not loads:
-        raise ValueError(
+        raise DomainError(
             "the test pipeline has no step that loads an image, so there is nothing to corrupt."
         )
     step = {"type": "CorruptImage", "kind": kind, "severity": severity, "seed": seed}

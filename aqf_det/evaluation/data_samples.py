@@ -10,8 +10,14 @@ import numpy as np
 from mmengine.logging import MMLogger
 from numpy.typing import NDArray
 
+from aqf_core.errors import AQFError
+
 from ..arrays import as_numpy
 from ..quantile_tables import check_levels
+
+
+class NoBoxDistributionError(AQFError, ValueError):
+    """The model predicts boxes only, and a metric asks how sure it is of them."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,12 @@ def read_levels(sample: Mapping[str, Any], metric: str) -> tuple[float, ...] | N
                 f"quantile_levels names {len(levels)}."
             )
     elif len(found["bboxes"]):
-        raise ValueError(
+        raise NoBoxDistributionError(
             f"{metric} needs quantile_levels in the data sample's metainfo; "
             "the model predicts no box distribution. Use a head of aqf_det."
         )
     if len(found["bboxes"]) and "bbox_quantiles" not in found:
-        raise ValueError(
+        raise NoBoxDistributionError(
             f"{metric} needs pred_instances.bbox_quantiles; the model predicts no "
             "box distribution. Use a head of aqf_det."
         )

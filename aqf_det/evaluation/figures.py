@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .bootstrap import Estimate
 from .hidden_sides import HiddenSides
 from .pairs import BoxPairs
 from .scores import CALIBRATION_LEVELS, PairScores
@@ -98,4 +99,26 @@ def hidden_sides_figure(
         axis.set(title=classes[label], xlim=(-0.6, 1.6), ylim=(0, 1))
         axis.set(xlabel="hidden extension / largest one", ylabel="cumulative probability")
         axis.legend(frameon=False, fontsize=8)
+    return _save(figure, path)
+
+
+def severity_figure(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[int, Estimate]]]], path: Path
+) -> Path:
+    """Values against severity: panel title -> name of a line -> (severity, value) points."""
+    figure, axes = _subplots((len(panels) + 2) // 3, 3, 3.9, 3.0)
+    for axis, (title, lines) in zip(axes.flat, panels.items(), strict=False):
+        for name, points in lines.items():
+            x, y = [severity for severity, _ in points], [item.value for _, item in points]
+            # Nothing to draw where an interval is unknown.
+            bounds = np.array([[item.value, item.low, item.high] for _, item in points])
+            bars = np.nan_to_num(np.abs(bounds[:, 1:] - bounds[:, :1])).T
+            axis.errorbar(x, y, yerr=bars, marker="o", markersize=4, capsize=2, label=name)
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("severity")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.set_axis_off()
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return _save(figure, path)
