@@ -58,7 +58,6 @@ from .wrapping import WrappedPredictive, as_predictive
 
 if TYPE_CHECKING:
     from .estimators import (
-        CDFFlowClassifier,
         CDFFlowRegressor,
         GaussianMRFRegressor,
         GaussianRegressor,
@@ -73,7 +72,6 @@ __version__ = "0.1.0"
 
 # Estimators need scikit-learn, so they are imported when they are first asked for.
 _ESTIMATORS = (
-    "CDFFlowClassifier",
     "CDFFlowRegressor",
     "GaussianMRFRegressor",
     "GaussianRegressor",
@@ -101,7 +99,6 @@ __all__ = [
     "AQFError",
     "Affine",
     "AutoregressiveQuantileFlow",
-    "CDFFlowClassifier",
     "CDFFlowRegressor",
     "Conditioner",
     "ConformalRecalibration",
