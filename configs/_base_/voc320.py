@@ -7,10 +7,12 @@ image_size = 320
 train_load = [
     dict(type="LoadCheckedImage"),
     dict(type="LoadAnnotations", with_bbox=True),
+    # Before the geometry: it writes into the image, which must not be a mirrored view.
+    dict(type="YOLOXHSVRandomAug", hue_delta=5, saturation_delta=30, value_delta=30),
+    # Few images: objects of other sizes and cut ones make up for it.
+    dict(type="Expand", mean=[123.675, 116.28, 103.53], ratio_range=(1, 2), prob=0.4),
+    dict(type="MinIoURandomCrop", min_ious=(0.3, 0.5, 0.7, 0.9), min_crop_size=0.4),
     dict(type="RandomFlip", prob=0.5),
-    dict(type="ObjectPreservingCrop", prob=0.7),
-    dict(type="ObjectPreservingTranslate", prob=0.3),
-    dict(type="YOLOXHSVRandomAug"),
 ]
 train_mix = [
     dict(type="Letterbox", size=image_size),
@@ -24,9 +26,9 @@ test_pipeline = [
 ]
 
 train_dataloader = dict(
-    batch_size=16,
-    num_workers=0,
-    persistent_workers=False,
+    batch_size=8,
+    num_workers=1,
+    persistent_workers=True,
     dataset=dict(
         dataset=dict(
             datasets=[
