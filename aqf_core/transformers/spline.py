@@ -13,6 +13,7 @@ from .base import LOG_SCALE_LIMIT, LOG_ZOOM_LIMIT, SHIFT_LIMIT, Direction, Trans
 from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin
 from .positive import exp_bounded
 from .spline_sampling import SplineSampler
+from .spline_training import SplineConstants, spline_from_base
 
 __all__ = ["RationalQuadraticSpline"]
 
@@ -101,6 +102,45 @@ class RationalQuadraticSpline(Transformer):
             return evaluate(z.reshape(-1), rows).reshape(z.shape)
 
         return sample
+
+    def standard_from_base(
+        self, z: Tensor, h: Tensor, slope: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        applies = (
+            self.direction == "quantile"
+            and not self.learn_widths
+            and not slope
+            and h.requires_grad
+            and not z.requires_grad
+            and torch.is_grad_enabled()
+            and not tracing()
+            and h.dim() == z.dim() + 1 >= 3
+            and h.shape[:-1] == (*z.shape[:-1], 1)
+            and h.shape[-1] == self.n_params
+            and z.dtype == h.dtype == self.anchored.dtype
+        )
+        if not applies:
+            return super().standard_from_base(z, h, slope)
+        value, loc, log_scale = spline_from_base(
+            z.reshape(-1, z.shape[-1]), h.reshape(-1, self.n_params), self._constants()
+        )
+        one = (*z.shape[:-1], 1)
+        return value.reshape(z.shape), None, loc.reshape(one), log_scale.reshape(one)
+
+    def _constants(self) -> SplineConstants:
+        limits = [1.0, LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT]
+        limits += [LOG_SLOPE_LIMIT] * (2 * self.bins + 1)
+
+        def reference(z: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            value, _, loc, log_scale = super(RationalQuadraticSpline, self).standard_from_base(
+                z, h.unsqueeze(-2)
+            )
+            return value, loc, log_scale
+
+        to_knots = self.anchored.new_zeros(self.n_params, max(16, self.bins))
+        to_knots[4 : 4 + self.bins, : self.bins] = self.bin_width * self.anchored[:, :-1]
+        growth = 1.0 / self.anchored.new_tensor(limits)
+        return SplineConstants(growth, to_knots, self.bins, self.bin_width, reference)
 
     def prepare(self, *raw: Tensor) -> Knots:
         raw_secant, raw_slope, *raw_width = raw
