@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..models.assigner import Assignment
 from ..models.coder import Grid, make_grid
-from ..models.detector import FlowDetector
+from ..models.detector import FlowDetection, FlowDetector
 
 Report = Callable[[float], None]
 
@@ -187,7 +187,7 @@ def train_branch(
     detector.eval()
 
 
-def save_detector(detector: FlowDetector, path: Path, dataset_meta: dict[str, Any]) -> None:
+def save_detector(detector: FlowDetection, path: Path, dataset_meta: dict[str, Any]) -> None:
     """Write a checkpoint as a training run does; it appears only once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
