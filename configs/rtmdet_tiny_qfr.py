@@ -1,4 +1,4 @@
-"""A quantile flow beside mmdet's RTMDet-tiny: the stock checkpoint as it is, then the flow alone."""
+"""A quantile flow beside mmdet's RTMDet-tiny: the stock checkpoint, then the flow alone."""
 
 _base_ = ["_base_/rtmdet_tiny.py", "_base_/coco.py", "_base_/runtime.py"]
 

@@ -1,4 +1,4 @@
-"""QFR on a two-stage detector: Faster R-CNN on MobileNetV2-FPN, then a flow at the boxes it keeps."""
+"""QFR on a two-stage detector: Faster R-CNN on MobileNetV2-FPN, a flow at the boxes it keeps."""
 
 _base_ = ["_base_/frcnn.py", "_base_/voc.py", "_base_/schedule.py", "_base_/runtime.py"]
 

@@ -1,4 +1,4 @@
-"""Faster R-CNN on MobileNetV2 with a feature pyramid, each output of the box head moving one side."""
+"""Faster R-CNN on MobileNetV2-FPN; each output of the box head moves one side."""
 
 model = dict(
     type="FlowTwoStageDetector",
