@@ -94,6 +94,11 @@ def collect_cells(
         rounds: Passes over the data.
         report: Called with the finished share.
     """
+    if not isinstance(detector, FlowDetector):
+        raise TypeError(
+            f"features of cells are those of a FlowDetector, got {type(detector).__name__}; train "
+            "the flow beside a stock detector with tools/train.py."
+        )
     head = detector.bbox_head
     was_training = detector.training
     detector.eval()
