@@ -69,7 +69,7 @@ class StockFlowDetection(FlowDetection):
         self, batch_inputs: Tensor, samples: SampleList
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Boxes (P, 4) that the frozen detector keeps, true boxes (P, 4) and features (P, C)."""
-        least = max(self.flow_head.test_cfg["score_thr"], self.flow_head.min_score)
+        least = max(self.flow_head.test_cfg.get("score_thr", 0.0), self.flow_head.min_score)
         test_cfg = ConfigDict({**self.flow_head.test_cfg, "score_thr": least})
         # As at test time, whatever precision the branch is trained in.
         with torch.autocast(batch_inputs.device.type, enabled=False):

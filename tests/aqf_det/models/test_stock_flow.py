@@ -14,6 +14,7 @@ from mmengine.runner import load_checkpoint
 from mmengine.structures import InstanceData
 from torch.distributions import Normal
 
+from aqf_det.engine.cached_branch import collect_cells
 from aqf_det.models import CheckpointKindError
 from aqf_det.models.stock_flow import stock_flow_options
 
@@ -317,6 +318,23 @@ def test_an_image_without_detections_gives_empty_results(
             assert result.bbox_std.shape == (0, 4) and result.bbox_samples.shape == (0, 3, 4)
 
 
+def test_mixed_precision_trains_the_flow_on_the_boxes_of_the_test(
+    tmp_path: Path, images: torch.Tensor
+) -> None:
+    for name in ("fcos", "frcnn"):
+        _, model = pair(name, tmp_path, images, min_iou=0.3)
+        samples = shaken_truths(model, images)
+        model.set_stage(2)
+        model.train()
+        boxes = model.training_boxes(images, samples)[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            again = model.training_boxes(images, samples)[0]
+            loss = model.loss(images, samples)["loss_flow"]
+        assert len(boxes) > 0 and torch.equal(boxes, again)
+        loss.backward()
+        assert bool(loss.isfinite())
+
+
 # ------------------------------------------------------------------------------ bad input
 
 
@@ -376,6 +394,12 @@ def test_a_stock_checkpoint_alone_is_not_evaluated(
     assert model.stage == 1
     with pytest.raises(CheckpointKindError, match="flow branch is untrained"):
         model.require_trained_branch()
+
+
+def test_cells_of_a_stock_detector_are_not_cached(tmp_path: Path, images: torch.Tensor) -> None:
+    _, model = pair("fcos", tmp_path, images)
+    with pytest.raises(TypeError, match="train the flow beside a stock detector with tools/train"):
+        collect_cells(model, [])
 
 
 def test_a_calibrated_detector_is_not_trained_on(tmp_path: Path, images: torch.Tensor) -> None:
