@@ -79,8 +79,8 @@ class BoxPredictions:
         found = sample.pred_instances
         if "bbox_quantiles" not in found or "quantile_levels" not in sample.metainfo:
             raise ValueError(
-                "the detector predicted no box quantiles; its head must be a FlowYOLOHead or a "
-                "FlowBBoxHead."
+                "the detector predicted no box quantiles; it must be a FlowDetector, "
+                "FlowSingleStageDetector or FlowTwoStageDetector."
             )
 
         def optional(name: str) -> FloatArray | None:

@@ -24,8 +24,8 @@ from aqf_core.errors import ShapeError
 
 from .box_predictions import BoxPredictions
 from .datasets.transforms import CorruptSampleError, LoadCheckedImage
-from .models.checkpoint_kind import CheckpointGuard, CheckpointKindError
-from .models.detector import FlowDetector
+from .models.checkpoint_kind import CheckpointKindError
+from .models.detector import FlowDetection
 from .quantile_tables import check_open_levels
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -130,7 +130,7 @@ class QuantileInferencer:
         self.model.to(self.device).eval()
         self.pipeline = _build_pipeline(self.config)
         self.classes = _class_names(self.config, meta)
-        self.head: Any = next(m for m in self.model.modules() if isinstance(m, CheckpointGuard))
+        self.head: Any = self.model.flow_head
 
     def __call__(
         self,
@@ -276,22 +276,22 @@ def _read_checkpoint(checkpoint: str | Path) -> tuple[dict[str, Any], dict[str, 
     return content.get("state_dict", content), content.get("meta", {})
 
 
-def _build_detector(config: Config) -> nn.Module:
+def _build_detector(config: Config) -> FlowDetection:
     model = config.get("model")
     if model is None:
         raise ValueError("the config describes no model.")
     model = model.copy()
     model.pop("init_cfg", None)
     detector: nn.Module = MODELS.build(model)
-    if not any(isinstance(m, CheckpointGuard) for m in detector.modules()):
+    if not isinstance(detector, FlowDetection):
         raise ValueError(
-            f"the config's {type(detector).__name__} has no head that predicts quantiles; use one "
-            "with a FlowYOLOHead, such as configs/voc_qfr.py."
+            f"the config's {type(detector).__name__} has no head that predicts quantiles; use a "
+            "FlowDetector such as configs/voc_qfr.py, or add a flow to yours (docs/detection.md)."
         )
     return detector
 
 
-def _load_weights(model: nn.Module, weights: dict[str, Any], checkpoint: str | Path) -> None:
+def _load_weights(model: FlowDetection, weights: dict[str, Any], checkpoint: str | Path) -> None:
     try:
         missing, extra = model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
@@ -306,8 +306,7 @@ def _load_weights(model: nn.Module, weights: dict[str, Any], checkpoint: str | P
             f"{checkpoint} does not fit the config: it {what} {names[0]!r} (and {len(names) - 1} "
             "more); use the config it was trained with."
         )
-    if isinstance(model, FlowDetector):
-        model.require_trained_branch()
+    model.require_trained_branch()
 
 
 def _build_pipeline(config: Config) -> Compose:

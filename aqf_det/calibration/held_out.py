@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 from mmdet.structures import DetDataSample
-from mmdet.structures.bbox import get_box_tensor
 from torch import Tensor
 
 from aqf_core.errors import ShapeError
 
-from ..arrays import as_numpy
 from ..datasets.transforms import to_network_pixels, to_original_pixels
-from ..evaluation.matching import match_detections
+from ..evaluation.sample_pairs import strict_pairs
 from ..models.prediction import Detections, box_sizes
 
 #: Truths beyond so many standard deviations all say "far out"; float32 tells them apart no more.
@@ -98,25 +96,11 @@ def _compare(
 ) -> tuple[Tensor, Tensor]:
     """Base values (P, 4) and sizes (P,) of the matched detections of one image."""
     boxes = to_original_pixels(found.boxes, sample.metainfo)
-    known = [sample.gt_instances]
-    if "ignored_instances" in sample:
-        known.append(sample.ignored_instances)
-    truths = torch.cat([get_box_tensor(k.bboxes).reshape(-1, 4) for k in known]).to(boxes)
-    labels = torch.cat([k.labels for k in known])
-    matches = match_detections(
-        as_numpy(boxes),
-        as_numpy(found.scores),
-        as_numpy(found.labels),
-        as_numpy(truths),
-        as_numpy(labels),
-        as_numpy(torch.arange(len(labels)) >= len(known[0])),
-        score_threshold=score_threshold,
-        iou_threshold=iou_threshold,
+    chosen, truths = strict_pairs(
+        boxes, found.scores, found.labels, sample, score_threshold, iou_threshold
     )
-    chosen = torch.from_numpy(matches.detection[matches.strict]).to(boxes.device)
-    truth = torch.from_numpy(matches.truth[matches.strict]).to(boxes.device)
     if len(chosen) == 0:
         return torch.zeros(0, 4), torch.zeros(0)
-    target = to_network_pixels(truths[truth], sample.metainfo)
+    target = to_network_pixels(truths, sample.metainfo)
     z = found.distribution.select(chosen).marginal().to_base(target)
     return z.clamp(-FARTHEST, FARTHEST).float().cpu(), box_sizes(boxes[chosen]).cpu()

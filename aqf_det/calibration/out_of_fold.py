@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.cached_branch import CellCache, image_code, train_branch
 from ..models.detector import FlowDetector
-from ..models.prediction import Detections, PredictionOptions
+from ..models.prediction import Detections
 from .held_out import HeldOutBoxes, collect_held_out
 from .run import usable_edges
 
@@ -98,7 +98,7 @@ def train_calibrated_branch(
         members.append(member)
     boxes = collect_held_out(OutOfFold(members), loader, score_threshold, iou_threshold)
     train_branch(detector, cells, steps, **training)
-    settings = PredictionOptions.parse(detector.bbox_head.test_cfg).settings
     used = usable_edges(boxes.sizes, edges)
-    detector.bbox_head.calibration.store(boxes.base_values, boxes.sizes, used, kind, settings)
+    head = detector.flow_head
+    head.calibration.store(boxes.base_values, boxes.sizes, used, kind, head.options.settings)
     return boxes

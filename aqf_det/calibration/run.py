@@ -17,7 +17,6 @@ from aqf_core.errors import DomainError
 
 from ..engine.cached_branch import save_detector
 from ..engine.running import check_checkpoint_path
-from ..models.prediction import PredictionOptions
 from .held_out import collect_held_out
 from .report import CrossValidation, cross_validate
 
@@ -58,8 +57,8 @@ def calibrate(
     boxes = collect_held_out(detector, loader, *pair_thresholds(cfg), report=report)
     used = usable_edges(boxes.sizes, edges)
     result = cross_validate(boxes, used, kind, folds)
-    settings = PredictionOptions.parse(detector.bbox_head.test_cfg).settings
-    detector.bbox_head.calibration.store(boxes.base_values, boxes.sizes, used, kind, settings)
+    head = detector.flow_head
+    head.calibration.store(boxes.base_values, boxes.sizes, used, kind, head.options.settings)
     save_detector(detector.cpu(), Path(out), meta.get("dataset_meta") or loader.dataset.metainfo)
     return result, used
 
@@ -94,9 +93,8 @@ _IMAGES = ("data_root", "ann_file", "data_prefix")
 def load_detector(cfg: Config, checkpoint: str) -> tuple[Any, dict[str, Any]]:
     """The config's detector with the weights of a checkpoint, and the checkpoint's metainfo."""
     init_default_scope(cfg.get("default_scope", "mmdet"))
-    model = cfg.model.copy()
-    model.backbone = {**model.backbone, "weights": None}
-    detector = MODELS.build(model)
+    # Building a model fetches no pretrained weights; only training does.
+    detector = MODELS.build(cfg.model)
     content = load_checkpoint(detector, checkpoint, map_location="cpu")
     detector.require_trained_branch()
     device = "cuda" if torch.cuda.is_available() else "cpu"

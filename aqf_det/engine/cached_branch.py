@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..models.assigner import Assignment
 from ..models.coder import Grid, make_grid
-from ..models.detector import FlowDetector
+from ..models.detector import FlowDetection, FlowDetector
 
 Report = Callable[[float], None]
 
@@ -94,6 +94,11 @@ def collect_cells(
         rounds: Passes over the data.
         report: Called with the finished share.
     """
+    if not isinstance(detector, FlowDetector):
+        raise TypeError(
+            f"features of cells are those of a FlowDetector, got {type(detector).__name__}; train "
+            "the flow beside a stock detector with tools/train.py."
+        )
     head = detector.bbox_head
     was_training = detector.training
     detector.eval()
@@ -187,7 +192,7 @@ def train_branch(
     detector.eval()
 
 
-def save_detector(detector: FlowDetector, path: Path, dataset_meta: dict[str, Any]) -> None:
+def save_detector(detector: FlowDetection, path: Path, dataset_meta: dict[str, Any]) -> None:
     """Write a checkpoint as a training run does; it appears only once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")

@@ -112,7 +112,9 @@ def train(cfg: Config, hooks: Sequence[Hook] = ()) -> Runner:
     if cfg.get("load_from"):
         check_checkpoint_path(cfg.load_from)
         # The loaded detector replaces ImageNet weights; there is no need to fetch them.
-        cfg.model.backbone.weights = None
+        for name in ("weights", "init_cfg"):
+            if name in cfg.model.backbone:
+                cfg.model.backbone[name] = None
     runner = Runner.from_cfg(cfg)
     for hook in hooks:
         runner.register_hook(hook)

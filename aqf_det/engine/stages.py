@@ -10,14 +10,17 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..models.detector import FlowDetector
+from ..models.detector import FlowDetection
 
 
-def detector_of(runner: Runner) -> FlowDetector:
+def detector_of(runner: Runner) -> FlowDetection:
     """The runner's detector without its distributed wrapper."""
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-    if not isinstance(model, FlowDetector):
-        raise TypeError(f"two-stage training needs a FlowDetector, got {type(model).__name__}.")
+    if not isinstance(model, FlowDetection):
+        raise TypeError(
+            "training in two stages needs a FlowDetector, FlowSingleStageDetector or "
+            f"FlowTwoStageDetector, got {type(model).__name__}."
+        )
     return model
 
 
@@ -59,7 +62,7 @@ class TwoStageHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Skip stage 1 where its result has been loaded; forget a calibration."""
-        calibration = detector_of(runner).bbox_head.calibration
+        calibration = detector_of(runner).flow_head.calibration
         if calibration.fitted:
             calibration.clear()
             runner.logger.warning(
@@ -67,7 +70,7 @@ class TwoStageHook(Hook):
                 "that training will find; run tools/calibrate.py afterwards"
             )
         loop = runner.train_loop
-        if detector_of(runner).bbox_head.branch is None:
+        if detector_of(runner).flow_head.branch is None:
             if loop.max_epochs > self.stage1_epochs:
                 raise ValueError(
                     f"train_cfg.max_epochs={loop.max_epochs} reaches beyond stage 1 "
@@ -76,6 +79,11 @@ class TwoStageHook(Hook):
                 )
             return
         fresh = runner.epoch == 0 and not runner._resume
+        if fresh and self.stage1_epochs == 0 and not runner._load_from:
+            raise ValueError(
+                "stage1_epochs=0 trains the flow on a detector that is given: set "
+                "load_from=CHECKPOINT."
+            )
         if not (fresh and self.skip_stage1 and runner._load_from):
             return
         runner.logger.info(
@@ -115,7 +123,7 @@ class TwoStageHook(Hook):
                 hook.ema_model.module.load_state_dict(hook.src_model.state_dict())
         for hook in averages:
             # Integer buffers are not averaged, so the averaged copy has to be told.
-            hook.ema_model.module.bbox_head.stage.fill_(2)
+            hook.ema_model.module.flow_head.stage.fill_(2)
         detector.set_stage(2)
         # The losses of stage 1 would be repeated in every later line of the log.
         scalars = runner.message_hub.log_scalars

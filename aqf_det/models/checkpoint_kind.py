@@ -31,9 +31,13 @@ class CheckpointGuard(nn.Module):
     mmengine loads weights without strictness: a checkpoint of another detector would leave the head
     untrained with nothing but a log line. A checkpoint of stage 1 may be loaded into a head with
     any branch; that is how stage 2 starts.
+
+    Attributes:
+        takes_stock_weights: Whether a checkpoint that knows nothing of flows counts as stage 1.
     """
 
     signature: Tensor
+    takes_stock_weights = False
 
     def guard_checkpoints(self, signature: str) -> None:
         """Store the signature and begin checking."""
@@ -45,6 +49,8 @@ def _check(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) 
     mine = {name: value for name, value in state.items() if name.startswith(prefix)}
     key = f"{prefix}signature"
     if key not in mine:
+        if getattr(module, "takes_stock_weights", False):
+            return
         raise CheckpointKindError(
             f"this checkpoint does not hold a {type(module).__name__} (no {key!r}); give one "
             "written by tools/train.py with a config of the same detector."

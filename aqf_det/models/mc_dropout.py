@@ -22,8 +22,8 @@ def check_passes(passes: int, dropout: float) -> int:
         raise ValueError(f"test_cfg.mc_passes must be at least 1, got {passes}.")
     if passes > 1 and dropout == 0:
         raise ValueError(
-            f"test_cfg.mc_passes={passes} needs a head trained with dropout; set bbox_head.dropout "
-            "(the *_vd configs use 0.15) and train it."
+            f"test_cfg.mc_passes={passes} needs a head trained with dropout; set the dropout of "
+            "the head that has the flow (the *_vd configs use 0.15) and train it."
         )
     return passes
 

@@ -132,12 +132,15 @@ class Detections:
         scores: (N,).
         labels: (N,).
         distribution: Of the N boxes.
+        stock: What a stock detector itself returns about them, in the pixels that were asked for;
+            None where boxes or scores have been changed since.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor
     distribution: BoxDistribution
+    stock: InstanceData | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -221,7 +224,12 @@ def finish(
     result.bboxes, result.scores, result.labels = found.boxes, found.scores, found.labels
     sizes = box_sizes(to_original_pixels(found.boxes, meta))
     attach_distribution(result, found.distribution, options, calibration, sizes)
-    return _to_original(result, meta) if rescale else result
+    if rescale:
+        result = _to_original(result, meta)
+    # Bit for bit, and with whatever else the stock detector says, such as masks.
+    for name, value in found.stock.items() if found.stock is not None else ():
+        setattr(result, name, value)
+    return result
 
 
 def box_sizes(boxes: Tensor) -> Tensor:

@@ -14,23 +14,20 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..calibration import BoxCalibration
 from .assigner import Assignment
 from .blocks import separable_conv_bn
-from .box_branch import BoxBranch
-from .checkpoint_kind import CheckpointGuard
 from .coder import Grid, decode_sides, make_grid
 from .detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max, smooth_one_hot
+from .flow_head import FlowHead
 from .flow_options import FlowOptions
-from .mc_dropout import check_passes
-from .prediction import Detections, PredictionOptions, detect_image, finish
+from .prediction import Detections, PredictionOptions, detect_image
 
 #: log sigma in cells; outside no annotation is that exact and no box that vague.
 LOG_SIGMA_RANGE = (-5.0, 4.0)
 
 
 @MODELS.register_module()
-class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
+class FlowYOLOHead(FlowHead, BaseDenseHead):
     """Anchor-free per-side YOLOv3 head whose boxes are distributions.
 
     Every slot of a cell predicts four log-distances t and four log standard deviations (the stage-1
@@ -52,8 +49,6 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         test_cfg: See :class:`~aqf_det.models.prediction.PredictionOptions`.
     """
 
-    stage: Tensor
-
     def __init__(
         self,
         num_classes: int,
@@ -71,29 +66,18 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         init_cfg: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(init_cfg=init_cfg)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}.")
         self.num_classes, self.slots = num_classes, slots
         self.strides = tuple(int(s) for s in strides)
-        self.flow = FlowOptions.parse(flow or {})
         self.box_weight, self.label_smoothing = box_weight, label_smoothing
         self.ignore_iou = ignore_iou
         self.assigner = TASK_UTILS.build(assigner or {"type": "ScaleCentreAssigner"})
         self.test_cfg = dict(test_cfg or {})
-        # A wrong option is refused here and not at the first validation, hours later.
-        check_passes(PredictionOptions.parse(self.test_cfg).mc_passes, dropout)
         self.hidden_channels = tuple(2 * c for c in in_channels)
         self.last = nn.ModuleList(separable_conv_bn(c, 2 * c) for c in in_channels)
-        self.dropout = nn.Dropout(dropout)
         self.outputs = nn.ModuleList(
             nn.Conv2d(c, slots * (9 + num_classes), 1) for c in self.hidden_channels
         )
-        self.branch = (
-            BoxBranch(self.hidden_channels, slots, self.flow) if self.flow.branch else None
-        )
-        self.calibration = BoxCalibration()
-        self.guard_checkpoints(self.flow.signature)
-        self.register_buffer("stage", torch.tensor(1, dtype=torch.uint8))
+        self.add_flow(FlowOptions.parse(flow or {}), self.hidden_channels, slots, dropout)
         self.reset_outputs()
 
     def reset_outputs(self) -> None:
@@ -213,18 +197,13 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         self, features: Sequence[Tensor], grid: Grid, assigned: Assignment
     ) -> dict[str, Tensor]:
         """Stage-2 loss from the features of the positive cells, as `cell_features` returns them."""
-        if self.branch is None:
-            raise RuntimeError("stage 2 needs a flow branch; this head has none.")
         features = [self.dropout(f) for f in features]
         raw = self.raw_at(features, grid, assigned.index)
         mean, sigma = self.gaussian(raw, grid, assigned.index)
         level, slot = grid.level[assigned.index], grid.slot[assigned.index]
-        loss = self.branch.loss(
-            [f[None] for f in features], level, slot, mean, sigma, assigned.boxes
+        return self.branch_loss(
+            features, level, slot, mean, sigma, assigned.boxes, assigned.weights
         )
-        total = (loss * assigned.weights).sum() / assigned.weights.sum().clamp_min(1.0)
-        # An image without objects must still touch every parameter, or distributed training hangs.
-        return {"loss_flow": total + 0.0 * sum(p.sum() for p in self.branch.parameters())}
 
     # ---------------------------------------------------------------- boxes of chosen cells
 
@@ -292,7 +271,7 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         self, maps: Sequence[Tensor], batch_data_samples: SampleList, rescale: bool = False
     ) -> list[InstanceData]:
         """Detections with their distributions, one :class:`InstanceData` per image."""
-        options = PredictionOptions.parse(self.test_cfg)
+        options = self.options
         found = self.detect(maps, options)
         return self.finish(found, batch_data_samples, options, rescale)
 
@@ -302,21 +281,6 @@ class FlowYOLOHead(CheckpointGuard, BaseDenseHead):
         return [
             detect_image(self, [h[i : i + 1] for h in hidden], options)
             for i in range(len(hidden[0]))
-        ]
-
-    def finish(
-        self,
-        found: Sequence[Detections],
-        samples: SampleList,
-        options: PredictionOptions,
-        rescale: bool,
-    ) -> list[InstanceData]:
-        """What is returned about detections; the levels are written into the samples' metainfo."""
-        for sample in samples:
-            sample.set_metainfo({"quantile_levels": options.levels})
-        return [
-            finish(detections, sample.metainfo, options, self.calibration, rescale)
-            for detections, sample in zip(found, samples, strict=True)
         ]
 
 
