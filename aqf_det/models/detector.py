@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ from mmdet.structures import SampleList
 from torch import Tensor, nn
 
 from .checkpoint_kind import CheckpointKindError
-from .ensemble import Ensemble
+from .ensemble import Ensemble, Member
 from .fusion import fuse
 from .prediction import Detections, PredictionOptions, rescored
-from .views import mirrored_detections, mirrored_images
+from .views import View, mirrored_detections, mirrored_images
+
+Metas = Sequence[Mapping[str, Any]]
 
 
 @MODELS.register_module()
@@ -85,22 +88,22 @@ class FlowDetector(SingleStageDetector):
         """Losses of the current stage."""
         return self.bbox_head.loss(self.extract_feat(batch_inputs), batch_data_samples)
 
+    def views(self, batch_inputs: Tensor, metas: Metas, flip: bool) -> list[View]:
+        """The images and, with ``flip``, their mirror images, each with its pyramid maps."""
+        views = [View(batch_inputs, self.extract_feat(batch_inputs), False)]
+        if flip:
+            mirrored = mirrored_images(batch_inputs, metas)
+            views.append(View(mirrored, self.extract_feat(mirrored), True))
+        return views
+
     def detect(self, batch_inputs: Tensor, batch_data_samples: SampleList) -> list[Detections]:
         """What all members and views find in every image, in network-input pixels, uncalibrated."""
         options = PredictionOptions.parse(self.bbox_head.test_cfg)
         metas = [sample.metainfo for sample in batch_data_samples]
-        answers = []
-        for flipped in (False, True)[: 1 + options.flip]:
-            images = mirrored_images(batch_inputs, metas) if flipped else batch_inputs
-            maps = self.extract_feat(images)
-            for member in self._ensemble.members(self, options.ensemble):
-                own = maps if member.shares_trunk else member.detector.extract_feat(images)
-                found = member.detector.bbox_head.detect(own, options)
-                if flipped:
-                    found = [mirrored_detections(*x) for x in zip(found, metas, strict=True)]
-                answers.append(found)
-        fused = [fuse(found, options) for found in zip(*answers, strict=True)]
-        return [rescored(found) for found in fused] if options.rescore else fused
+        views = self.views(batch_inputs, metas, options.flip)
+        return detect_in_views(
+            views, metas, self._ensemble.members(self, options.ensemble), options
+        )
 
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: SampleList, rescale: bool = True
@@ -110,3 +113,19 @@ class FlowDetector(SingleStageDetector):
         found = self.detect(batch_inputs, batch_data_samples)
         results = self.bbox_head.finish(found, batch_data_samples, options, rescale)
         return self.add_pred_to_datasample(batch_data_samples, results)
+
+
+def detect_in_views(
+    views: Sequence[View], metas: Metas, members: Sequence[Member], options: PredictionOptions
+) -> list[Detections]:
+    """What several members find in several views of a batch, one answer per image."""
+    answers = []
+    for view in views:
+        for member in members:
+            own = view.maps if member.shares_trunk else member.detector.extract_feat(view.images)
+            found = member.detector.bbox_head.detect(own, options)
+            if view.flipped:
+                found = [mirrored_detections(*x) for x in zip(found, metas, strict=True)]
+            answers.append(found)
+    fused = [fuse(found, options) for found in zip(*answers, strict=True)]
+    return [rescored(found) for found in fused] if options.rescore else fused

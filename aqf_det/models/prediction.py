@@ -187,7 +187,7 @@ def find_candidates(
     raw = head.flatten(head.raw_maps(hidden))[0]
     if masks is None or not options.mc_moves_boxes:
         index = torch.arange(len(grid), device=raw.device)
-        boxes, scores = _boxes_and_scores(raw, grid, index)
+        boxes, scores = boxes_and_scores(raw, grid, index)
     else:
         index = _promising(raw, options)
         boxes, scores = _mean_over_passes(head, hidden, grid, index, masks)
@@ -275,7 +275,7 @@ def box_sizes(boxes: Tensor) -> Tensor:
     return (boxes[:, 2:] - boxes[:, :2]).clamp_min(0).prod(-1).sqrt()
 
 
-def _boxes_and_scores(raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
+def boxes_and_scores(raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
     """Raw outputs (..., P, 9 + C) of candidates (P,) -> boxes (..., P, 4), scores (..., P, C)."""
     boxes = decode_sides(raw[..., :4], grid.centre[index], grid.stride[index])
     return boxes, raw[..., 9:].sigmoid() * raw[..., 8:9].sigmoid()
@@ -304,7 +304,7 @@ def _mean_over_passes(
     """Boxes (P, 4) and class scores (P, C) averaged over the thinned networks."""
     features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
     raw = head.raw_at(features, grid, index, masks)
-    boxes, scores = _boxes_and_scores(raw, grid, index)
+    boxes, scores = boxes_and_scores(raw, grid, index)
     return boxes.mean(0), scores.mean(0)
 
 
