@@ -19,7 +19,7 @@ from mmengine.runner import Runner
 
 from ..calibration.held_out import HeldOutBoxes
 from ..calibration.out_of_fold import train_folds
-from ..calibration.run import held_out_loader, usable_edges
+from ..calibration.run import held_out_config, pair_thresholds, usable_edges
 from ..engine.cached_branch import (
     CellCache,
     collect_cells,
@@ -73,8 +73,8 @@ class Study:
 
     def check_data(self) -> None:
         """Refuse missing data before anything is built."""
-        for loader in (self.loader_config("held_out"), self.loader_config("test")):
-            dataset = loader.dataset
+        for name in ("held_out", "test"):
+            dataset = self.loader_config(name).dataset
             file = Path(dataset.data_root) / dataset.ann_file
             if not file.is_file():
                 raise FileNotFoundError(
@@ -160,21 +160,16 @@ class Study:
 
     def loader_config(self, name: str) -> Any:
         """The config of ``"test"`` or ``"held_out"`` images as a detector is tested on them."""
-        loader = copy.deepcopy(
-            self.cfg.test_dataloader if name == "test" else self.cfg.val_dataloader
-        )
-        if name == "held_out" and self.held_out is not None:
-            loader.dataset.ann_file = self.held_out
+        if name == "test":
+            loader = copy.deepcopy(self.cfg.test_dataloader)
+        else:
+            loader = held_out_config(self.cfg, self.held_out)
         loader.update(num_workers=0, persistent_workers=False)
         return loader
 
     def loader(self, name: str) -> Any:
-        """Their data loader; held-out images must not be those of the test."""
-        if name == "test":
-            return Runner.build_dataloader(self.loader_config(name), seed=0)
-        cfg = Config({"val_dataloader": self.loader_config(name)})
-        cfg.test_dataloader = self.cfg.test_dataloader
-        return held_out_loader(cfg)
+        """Their data loader."""
+        return Runner.build_dataloader(self.loader_config(name), seed=0)
 
     def training_loader(self, setting: str) -> Any:
         """Images of a setting with the training pipeline."""
@@ -198,6 +193,17 @@ class Study:
     def cells(self) -> dict[str, CellCache]:
         """Features of both settings' training objects."""
         return {setting: CellCache.load(self.cells_file(setting)) for setting in SETTINGS}
+
+    def judge(self, replicates: int) -> dict[str, Any]:
+        """Config of the metric, with the thresholds of the detector's config."""
+        score, overlap = pair_thresholds(self.cfg)
+        return {
+            "type": "BoxUncertaintyMetric",
+            "protocols": ["strict"],
+            "score_threshold": score,
+            "iou_threshold": overlap,
+            "replicates": replicates,
+        }
 
     # ------------------------------------------------------------------ detectors
 
@@ -240,7 +246,7 @@ class Study:
                 [
                     {"type": "VOCMetric", "metric": "mAP", "eval_mode": "11points"},
                     {"type": "VOCMetric", "metric": "mAP", "eval_mode": "area", "prefix": "area"},
-                    {"type": "BoxUncertaintyMetric", "protocols": ["strict"], "replicates": 0},
+                    self.judge(0),
                 ]
             )
             evaluator.dataset_meta = loader.dataset.metainfo
@@ -259,7 +265,9 @@ class Study:
             detector = build_detector(self.config(DETECTOR), self.checkpoint)
             loader = self.training_loader(setting)
             rounds = self.size.rounds[setting]
-            cells = collect_cells(detector, loader, rounds, report, detecting_cells)
+            score, overlap = pair_thresholds(self.cfg)
+            choose = partial(detecting_cells, score_threshold=score, iou_threshold=overlap)
+            cells = collect_cells(detector, loader, rounds, report, choose)
         cells.save(self.cells_file(setting))
 
     def _run(self, run: Run, report: Report) -> None:
