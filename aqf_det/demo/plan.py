@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ..study.variants import DETECTOR, GAUSSIANS, QFR
 
+__all__ = ["BRANCHES", "DETECTOR", "QFR", "VARIANTS", "DemoSize"]
+
 #: Branches on the frozen detector; all have the same trunk, so their boxes and mAP are the same.
 BRANCHES = (*GAUSSIANS, QFR)
 VARIANTS = (DETECTOR, *BRANCHES)

@@ -220,6 +220,7 @@ def train_branch(
     batch_size: int = 64,
     lr: float = 2e-3,
     seed: int = 0,
+    weight_decay: float = 0.0,
     rows: Tensor | None = None,
     report: Report | None = None,
 ) -> None:
@@ -232,6 +233,8 @@ def train_branch(
         batch_size: Objects per step.
         lr: Highest learning rate.
         seed: Seed of batches and levels.
+        weight_decay: Decoupled decay of matrices, relative to the learning rate. Offsets are free,
+            so a branch that may use few features still learns the shape that all boxes share.
         rows: The objects to train on; all by default.
         report: Called with the finished share.
     """
@@ -241,7 +244,10 @@ def train_branch(
     detector.train()
     grid = make_grid(cells.shapes, head.strides, head.slots)
     parameters = list(head.branch.parameters())
-    optimizer = torch.optim.Adam(parameters, lr, betas=(0.9, 0.99))
+    matrices, others = ([p for p in parameters if (p.dim() == 2) == flat] for flat in (True, False))
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
+    optimizer = torch.optim.AdamW(groups, lr, betas=(0.9, 0.99), weight_decay=0.0)
+    known = None if head.dropout.p else _raw_outputs(detector, cells, grid)
     torch.manual_seed(seed)
     rise = max(1, steps // 10)
     for step in range(steps):
@@ -252,7 +258,8 @@ def train_branch(
         if rows is not None:
             chosen = rows[chosen]
         features, objects = cells.batch(chosen, grid)
-        loss = head.flow_loss_at(features, grid, objects)["loss_flow"]
+        raw = None if known is None else known[None, chosen]
+        loss = head.flow_loss_at(features, grid, objects, raw)["loss_flow"]
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 10.0)
@@ -260,6 +267,16 @@ def train_branch(
         if report is not None:
             report((step + 1) / steps)
     detector.eval()
+
+
+@torch.no_grad()
+def _raw_outputs(detector: FlowDetector, cells: CellCache, grid: Grid) -> Tensor:
+    """The frozen head's outputs (P, 9 + C) for all objects."""
+    parts = []
+    for chosen in torch.arange(len(cells)).split(4096):
+        features, objects = cells.batch(chosen, grid)
+        parts.append(detector.bbox_head.raw_at(features, grid, objects.index)[0])
+    return torch.cat(parts)
 
 
 def save_detector(detector: FlowDetector, path: Path, dataset_meta: dict[str, Any]) -> None:

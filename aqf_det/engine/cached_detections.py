@@ -8,7 +8,7 @@ test set in seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,10 @@ def collect_detections(
             for item in found:
                 chosen = item.index[item.kept]
                 law = cell_distribution(head, (), grid, chosen, item.raw[chosen], None)
-                kept = (values[item.kept] for values in (item.boxes, item.scores, item.labels))
-                detections.append(Detections(*kept, law))
+                kept = item.kept
+                detections.append(
+                    Detections(item.boxes[kept], item.scores[kept], item.labels[kept], law)
+                )
             results = head.finish(detections, ready["data_samples"], options, rescale=True)
         samples = detector.add_pred_to_datasample(ready["data_samples"], results)
         evaluator.process(samples, batch)
@@ -237,13 +239,18 @@ def predicted_pairs(
             )
             std = ((aleatoric + epistemic).sqrt() / scale).double().numpy()
             part.append({"quantiles": quantiles.numpy(), "std": std, "energy": energy})
+    names = ("quantiles", "std", "energy")
+    columns = [
+        {n: np.concatenate([chunk[n] for chunk in part]) for n in names} for part in parts if part
+    ]
     return [
-        replace(
-            cache.pairs,
-            levels=np.array(options.levels),
-            energy_source=source,
-            **{name: np.concatenate([chunk[name] for chunk in part]) for name in part[0]},
+        BoxPairs(
+            **{
+                **cache.pairs.__dict__,
+                "levels": np.array(options.levels),
+                "energy_source": source,
+                **new,
+            }
         )
-        for part in parts
-        if part
+        for new in columns
     ]

@@ -13,12 +13,12 @@ from .report import write_report
 from .run import Study
 from .variants import QFR
 
+GALLERY = "gallery"
 Report = Callable[[float], None]
 
 
 def finishing_steps(study: Study, command: str) -> list[Step]:
     """What follows the runs; the report is always written anew."""
-    gallery = study.out / "gallery"
     return [
         Step(
             "measure options of prediction",
@@ -26,7 +26,7 @@ def finishing_steps(study: Study, command: str) -> list[Step]:
             lambda: all(study.has(_entry(option)) for option in _possible(study)),
             partial(_measure, study),
         ),
-        Step("draw the gallery", 30, gallery.is_dir, lambda report: _draw(study)),
+        Step("draw the gallery", 30, partial(study.has, GALLERY), lambda report: _draw(study)),
         Step("write the report", 60, lambda: False, lambda report: _write(study, command)),
     ]
 
@@ -69,7 +69,8 @@ def _measure(study: Study, report: Report) -> None:
 
 def _draw(study: Study) -> None:
     with output_to(study.log):
-        draw_gallery(study, Run(QFR, False, "unseen", 0))
+        pictures = draw_gallery(study, Run(QFR, False, "unseen", 0))
+    study.ledger.append(GALLERY, {"pictures": [path.name for path in pictures]})
 
 
 def _write(study: Study, command: str) -> None:

@@ -12,19 +12,16 @@ from ..inference import QuantileInferencer
 from .plan import Run
 from .run import Study
 
-#: Only boxes that a picture shows count for the choice.
-SHOWN_SCORE = 0.3
 
+def image_uncertainty(pairs: BoxPairs, score: float) -> NDArray[np.float64]:
+    """How unsure the matched boxes of each image are, (images,); NaN for images without one.
 
-def image_uncertainty(pairs: BoxPairs) -> NDArray[np.float64]:
-    """How unsure the matched boxes of each image are; NaN for images without one.
-
-    Mean over an image's shown boxes and their sides of standard deviation / length of the box in
-    that direction.
+    Mean over an image's boxes from ``score`` on and over their sides of standard deviation / length
+    of the box in that direction.
     """
     length = np.clip(pairs.box[:, 2:] - pairs.box[:, :2], 1e-6, None)
     relative = (pairs.std / np.tile(length, 2)).mean(1)
-    shown = pairs.strict & (pairs.score >= SHOWN_SCORE)
+    shown = pairs.strict & (pairs.score >= score)
     count = len(pairs.image_ids)
     number = np.bincount(pairs.image[shown], minlength=count)
     total = np.bincount(pairs.image[shown], relative[shown], minlength=count)
@@ -32,9 +29,9 @@ def image_uncertainty(pairs: BoxPairs) -> NDArray[np.float64]:
         return np.where(number > 0, total / number, np.nan)
 
 
-def chosen_images(pairs: BoxPairs, count: int) -> dict[str, list[str]]:
+def chosen_images(pairs: BoxPairs, count: int, score: float) -> dict[str, list[str]]:
     """The ``count`` most certain, most typical (around the median) and most uncertain images."""
-    value = image_uncertainty(pairs)
+    value = image_uncertainty(pairs, score)
     order = np.argsort(value, kind="stable")[: int(np.isfinite(value).sum())]
     count = min(count, len(order))
     middle = (len(order) - count) // 2
@@ -55,12 +52,13 @@ def draw_gallery(study: Study, run: Run) -> list[Path]:
         study.config(run.variant, run.dropout), str(checkpoint), device="cpu"
     )
     written = []
-    for rule, names in chosen_images(study.pairs(run, True), study.size.gallery).items():
+    count, score = study.size.gallery, study.size.shown_score
+    for rule, names in chosen_images(study.pairs(run, True), count, score).items():
         for place, name in enumerate(names):
             info = dataset.get_data_info(known[name])
             truths = np.array([box["bbox"] for box in info["instances"]]).reshape(-1, 4)
             found = inferencer(info["img_path"])
             assert not isinstance(found, list)
             path = study.out / "gallery" / f"{rule}_{place + 1}_{Path(name).name}.png"
-            written.append(found.save(path, truths=truths, score_threshold=SHOWN_SCORE))
+            written.append(found.save(path, truths=truths, score_threshold=score))
     return written

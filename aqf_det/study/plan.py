@@ -67,6 +67,8 @@ class StudySize:
         sizes: Edges of the size groups that are calibrated separately, where they are large enough.
         replicates: Bootstrap replicates.
         gallery: Photographs drawn per rule.
+        shown_score: Least score of the boxes that the gallery shows and chooses by.
+        variants: What is compared.
     """
 
     seeds: int = 3
@@ -79,15 +81,17 @@ class StudySize:
     sizes: tuple[float, ...] = (32.0, 96.0)
     replicates: int = 1000
     gallery: int = 6
+    shown_score: float = 0.3
+    variants: tuple[Variant, ...] = VARIANTS
 
 
-def planned_runs(seeds: int) -> list[Run]:
+def planned_runs(size: StudySize) -> list[Run]:
     """All runs, the most important first: an interrupted study already says something."""
     runs = []
-    for seed in range(seeds):
+    for seed in range(size.seeds):
         for setting in SETTINGS:
             for dropout in (False, True):
-                for variant in VARIANTS:
+                for variant in size.variants:
                     # The detector's own Gaussian has nothing to train.
                     if variant.has_branch or (seed == 0 and setting == "unseen"):
                         runs.append(Run(variant, dropout, setting, seed))

@@ -43,7 +43,7 @@ class Goal:
 def collect_rows(study: Study) -> dict[tuple[str, str, bool], Row]:
     """Rows by setting, name of the variant (with ``_vd``) and whether calibrated."""
     runs: dict[tuple[str, str], list[Run]] = {}
-    for run in planned_runs(study.size.seeds):
+    for run in planned_runs(study.size):
         runs.setdefault((run.setting, run.row), []).append(run)
     rows = {}
     for (setting, name), members in runs.items():

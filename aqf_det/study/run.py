@@ -100,7 +100,7 @@ class Study:
                     partial(self._cells, setting),
                 )
             )
-        for run in planned_runs(self.size.seeds):
+        for run in planned_runs(self.size):
             steps.append(
                 Step(
                     f"{run.title}, {run.setting} images, seed {run.seed}",
@@ -339,7 +339,7 @@ class Study:
 
 
 #: Settings of a study that change its report but no run.
-_ONLY_REPORTED = ("seeds", "replicates", "gallery")
+_ONLY_REPORTED = ("seeds", "replicates", "gallery", "shown_score", "variants")
 
 
 def _keeps(run: Run) -> bool:

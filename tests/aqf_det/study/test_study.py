@@ -24,7 +24,7 @@ from aqf_det.study import Run, Study, StudySize, planned_runs
 from aqf_det.study.finish import finishing_steps
 from aqf_det.study.gallery import chosen_images
 from aqf_det.study.progress import Step, run_steps
-from aqf_det.study.variants import DETECTOR, QFR
+from aqf_det.study.variants import AR_QFR, DETECTOR, GAUSSIANS, QFR
 
 from ..models.conftest import with_statistics
 from ..test_inference import small_config
@@ -40,6 +40,8 @@ MINIATURE = StudySize(
     samples=8,
     replicates=20,
     gallery=1,
+    shown_score=0.0,
+    variants=(DETECTOR, GAUSSIANS[-1], QFR, AR_QFR),
 )
 
 
@@ -108,7 +110,7 @@ def test_every_run_leaves_one_line(finished: Study) -> None:
         if not line.startswith('{"name": "half a li'):
             names.append(json.loads(line)["name"])
     assert len(names) == len(set(names))
-    assert {run.name for run in planned_runs(2)} < set(names)
+    assert {run.name for run in planned_runs(MINIATURE)} < set(names)
 
 
 @pytest.mark.slow
@@ -154,9 +156,9 @@ def test_cached_predictions_are_those_of_the_whole_detector(
 def test_the_report_has_every_row_and_every_goal(finished: Study) -> None:
     text = (finished.out / "results.md").read_text()
     numbers = json.loads((finished.out / "results.json").read_text())
-    for run in planned_runs(1):
+    for run in planned_runs(MINIATURE):
         assert f"| {run.title} " in text
-    assert len(numbers["rows"]) == 2 * len({(r.setting, r.row) for r in planned_runs(1)})
+    assert len(numbers["rows"]) == 2 * len({(r.setting, r.row) for r in planned_runs(MINIATURE)})
     assert [goal["reached"] in (True, False) for goal in numbers["goals"]] == [True] * 7
     by_name = {entry["name"]: entry for entry in numbers["options"]}
     plain = by_name["option_plain"]
@@ -176,7 +178,7 @@ def test_the_report_has_every_row_and_every_goal(finished: Study) -> None:
 @pytest.mark.slow
 def test_photographs_are_chosen_by_rule(finished: Study) -> None:
     pairs = finished.pairs(Run(QFR, False, "unseen", 0), True)
-    names = chosen_images(pairs, 1)
+    names = chosen_images(pairs, 1, 0.0)
     assert list(names) == ["most_certain", "median", "most_uncertain"]
     drawn = sorted(path.name for path in (finished.out / "gallery").glob("*.png"))
     wanted = [f"{rule}_1_{Path(n).name}.png" for rule, found in names.items() for n in found]
@@ -184,7 +186,7 @@ def test_photographs_are_chosen_by_rule(finished: Study) -> None:
 
 
 def test_the_detector_is_neither_trained_nor_repeated() -> None:
-    own = [run for run in planned_runs(3) if run.variant is DETECTOR]
+    own = [run for run in planned_runs(StudySize()) if run.variant is DETECTOR]
     assert [run.name for run in own] == ["unseen_detector_0", "unseen_detector_vd_0"]
 
 
