@@ -2,7 +2,7 @@
 
 Example:
     python tools/train.py configs/voc320_gaussian.py --amp
-    python tools/run_voc.py configs/voc320_gaussian.py work_dirs/voc320_gaussian/epoch_40.pth
+    python tools/run_voc.py configs/voc320_gaussian.py work_dirs/voc320_gaussian/epoch_30.pth
 
 Run again after an interruption: finished work is kept.
 """
