@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(args.threads)
     from aqf_det.demo import Demo, run_steps
     from aqf_det.demo.gallery import write_collage
-    from aqf_det.demo.progress import duration
+    from aqf_det.study.progress import duration
 
     demo = Demo(args.out, ROOT / "configs")
     try:

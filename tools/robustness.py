@@ -18,9 +18,9 @@ from mmengine.config import DictAction
 
 import aqf_det  # noqa: F401
 from aqf_det.datasets.corruptions import KINDS, MAX_SEVERITY
-from aqf_det.demo.progress import run_steps
 from aqf_det.engine import running
 from aqf_det.robustness import Sweep, write_report
+from aqf_det.study.progress import run_steps
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

@@ -76,7 +76,9 @@ def collect_held_out(
         with torch.no_grad():
             found = detector.detect(ready["inputs"], ready["data_samples"])
             for detections, sample in zip(found, ready["data_samples"], strict=True):
-                values, sizes = _compare(detections, sample, score_threshold, iou_threshold)
+                values, sizes = compare_with_truth(
+                    detections, sample, score_threshold, iou_threshold
+                )
                 parts.append(HeldOutBoxes(values, sizes, torch.full((len(sizes),), images)))
                 images += 1
         if report is not None:
@@ -91,10 +93,17 @@ def collect_held_out(
     return result
 
 
-def _compare(
+def compare_with_truth(
     found: Detections, sample: DetDataSample, score_threshold: float, iou_threshold: float
 ) -> tuple[Tensor, Tensor]:
-    """Base values (P, 4) and sizes (P,) of the matched detections of one image."""
+    """Base values (P, 4) and sizes (P,) of the matched detections of one image.
+
+    Args:
+        found: What was found.
+        sample: The image's metainfo, and its annotations in pixels of the original image.
+        score_threshold: See :func:`collect_held_out`.
+        iou_threshold: Likewise.
+    """
     boxes = to_original_pixels(found.boxes, sample.metainfo)
     chosen, truths = strict_pairs(
         boxes, found.scores, found.labels, sample, score_threshold, iou_threshold

@@ -54,6 +54,36 @@ class OutOfFold:
         return found
 
 
+def train_folds(
+    detector: FlowDetector, cells: CellCache, steps: int, folds: int, **training: Any
+) -> list[FlowDetector]:
+    """Copies of a detector, the branch of each trained without the images of its fold.
+
+    The fold of an image is its :func:`~aqf_det.engine.cached_branch.image_code` modulo the number
+    of folds.
+
+    Args:
+        detector: Stays as it is.
+        cells: Cached features.
+        steps: Optimisation steps of every branch.
+        folds: Their number, 2 or more.
+        **training: Further options of :func:`~aqf_det.engine.cached_branch.train_branch`.
+    """
+    if folds < 2:
+        raise ValueError(f"out-of-fold calibration needs at least 2 folds, got {folds}.")
+    if cells.image is None:
+        raise ValueError("these cached features do not know their images; collect them again.")
+    fold = cells.image % folds
+    if len(fold.unique()) < folds:
+        raise ValueError(f"too few images for {folds} folds: some of them are empty.")
+    members = []
+    for number in range(folds):
+        member = copy.deepcopy(detector)
+        train_branch(member, cells, steps, rows=(fold != number).nonzero().flatten(), **training)
+        members.append(member)
+    return members
+
+
 def train_calibrated_branch(
     detector: FlowDetector,
     cells: CellCache,
@@ -84,18 +114,7 @@ def train_calibrated_branch(
     Returns:
         The boxes behind the calibration, each predicted by a branch that did not know its image.
     """
-    if folds < 2:
-        raise ValueError(f"out-of-fold calibration needs at least 2 folds, got {folds}.")
-    if cells.image is None:
-        raise ValueError("these cached features do not know their images; collect them again.")
-    fold = cells.image % folds
-    if len(fold.unique()) < folds:
-        raise ValueError(f"too few images for {folds} folds: some of them are empty.")
-    members = []
-    for number in range(folds):
-        member = copy.deepcopy(detector)
-        train_branch(member, cells, steps, rows=(fold != number).nonzero().flatten(), **training)
-        members.append(member)
+    members = train_folds(detector, cells, steps, folds, **training)
     boxes = collect_held_out(OutOfFold(members), loader, score_threshold, iou_threshold)
     train_branch(detector, cells, steps, **training)
     used = usable_edges(boxes.sizes, edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,18 +73,23 @@ def pair_thresholds(cfg: Config) -> tuple[float, float]:
     return 0.1, 0.5
 
 
-def held_out_loader(cfg: Config, ann_file: str | None = None) -> Any:
-    """The data loader of held-out images; refuses the images of the test."""
-    loader = cfg.val_dataloader.copy()
+def held_out_config(cfg: Config, ann_file: str | None = None) -> Any:
+    """Config of the data loader of held-out images; refuses the images of the test."""
+    loader = copy.deepcopy(cfg.val_dataloader)
     if ann_file is not None:
-        loader.dataset = {**loader.dataset, "ann_file": ann_file}
+        loader.dataset.ann_file = ann_file
     same = [loader.dataset.get(key) == cfg.test_dataloader.dataset.get(key) for key in _IMAGES]
     if all(same):
         raise DomainError(
             f"val_dataloader reads the images of the test ({loader.dataset.get('ann_file')}), on "
             "which a calibration must not be fitted; name held-out images with --ann-file."
         )
-    return Runner.build_dataloader(loader, seed=0)
+    return loader
+
+
+def held_out_loader(cfg: Config, ann_file: str | None = None) -> Any:
+    """The data loader of held-out images; refuses the images of the test."""
+    return Runner.build_dataloader(held_out_config(cfg, ann_file), seed=0)
 
 
 #: What tells data sets apart.

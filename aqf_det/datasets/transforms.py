@@ -135,17 +135,17 @@ def to_original_pixels(boxes: Tensor, meta: Mapping[str, Any]) -> Tensor:
     Returns:
         Tensor of the same shape: ``(boxes - (left, top, left, top)) / (sx, sy, sx, sy)``.
     """
-    scale, offset = _letterbox_map(boxes, meta)
+    scale, offset = letterbox_map(boxes, meta)
     return (boxes - offset) / scale
 
 
 def to_network_pixels(boxes: Tensor, meta: Mapping[str, Any]) -> Tensor:
     """The inverse of :func:`to_original_pixels`."""
-    scale, offset = _letterbox_map(boxes, meta)
+    scale, offset = letterbox_map(boxes, meta)
     return boxes * scale + offset
 
 
-def _letterbox_map(boxes: Tensor, meta: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def letterbox_map(boxes: Tensor, meta: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Scale and offset (4,) that map original-image pixels to network-input pixels."""
     sx, sy = meta.get("scale_factor", (1.0, 1.0))[:2]
     top, _, left, _ = meta.get("pad_param", (0.0, 0.0, 0.0, 0.0))

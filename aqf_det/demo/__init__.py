@@ -1,7 +1,8 @@
 """The embedded demonstration: a generated data set, a small detector, Gaussian against QFR."""
 
-from .plan import DETECTOR, QFR, VARIANTS, DemoSize, Variant
-from .progress import run_steps
+from ..study.progress import run_steps
+from ..study.variants import Variant
+from .plan import DETECTOR, QFR, VARIANTS, DemoSize
 from .run import Demo
 
 __all__ = ["DETECTOR", "QFR", "VARIANTS", "Demo", "DemoSize", "Variant", "run_steps"]

@@ -15,7 +15,8 @@ from ..box_predictions import BoxPredictions
 from ..datasets import read_hidden_sides
 from ..evaluation.scores import CALIBRATION_LEVELS
 from ..inference import QuantileInferencer
-from .plan import QFR, Variant
+from ..study.variants import Variant
+from .plan import QFR
 
 if TYPE_CHECKING:
     from .report import Comparison

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from ..study.variants import DETECTOR, GAUSSIANS, QFR
 
-@dataclass(frozen=True)
-class Variant:
-    """One way to predict the sides of the same detected boxes.
+__all__ = ["BRANCHES", "DETECTOR", "QFR", "VARIANTS", "DemoSize"]
 
-    Attributes:
-        name: Name of its folder and files.
-        title: Name in tables.
-        config: File in ``configs/``.
-        flow: Replaces single options of the config's ``bbox_head.flow``.
-        gaussian: Whether the predicted distribution is a Gaussian.
-    """
-
-    name: str
-    title: str
-    config: str
-    flow: Mapping[str, Any] = field(default_factory=dict)
-    gaussian: bool = True
-
-
-#: The trained detector itself: its own Gaussian is the published baseline.
-DETECTOR = Variant("detector", "Gaussian, KL loss of pixels (as published)", "demo_gaussian.py")
-QFR = Variant("qfr", "QFR (quantile flow)", "demo_qfr.py", gaussian=False)
 #: Branches on the frozen detector; all have the same trunk, so their boxes and mAP are the same.
-BRANCHES = (
-    Variant("gaussian_kl", "Gaussian, KL loss", "demo_gaussian_nll.py", {"loss": "kl"}),
-    Variant("gaussian_nll", "Gaussian, likelihood", "demo_gaussian_nll.py"),
-    Variant("gaussian_crps", "Gaussian, CRPS", "demo_gaussian_crps.py"),
-    QFR,
-)
+BRANCHES = (*GAUSSIANS, QFR)
 VARIANTS = (DETECTOR, *BRANCHES)
 
 

@@ -21,7 +21,8 @@ from ..evaluation import (
     summarise,
 )
 from ..evaluation.tables import differences_table, markdown_table
-from .plan import DETECTOR, QFR, VARIANTS, Variant
+from ..study.variants import Variant
+from .plan import DETECTOR, QFR, VARIANTS
 
 if TYPE_CHECKING:
     from .run import Demo

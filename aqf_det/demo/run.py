@@ -11,42 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmdet.registry import MODELS
 from mmengine.config import Config
-from mmengine.hooks import Hook
-from mmengine.registry import init_default_scope
-from mmengine.runner import Runner, load_checkpoint
+from mmengine.runner import Runner
 
 from ..datasets.demo_scenes import FORMAT_VERSION, generate_demo_dataset
 from ..engine import running
 from ..engine.cached_branch import CellCache, collect_cells, save_detector, train_branch
-from .plan import BRANCHES, DETECTOR, QFR, VARIANTS, DemoSize, Variant
-from .progress import Step, output_to
+from ..study.progress import ShareHook, Step, output_to
+from ..study.variants import Variant, build_detector, variant_config
+from .plan import BRANCHES, DETECTOR, QFR, VARIANTS, DemoSize
 from .report import write_report
 
 Report = Callable[[float], None]
 MARKER = "demo.json"
-
-
-class ShareHook(Hook):
-    """Tells how much of a training or test run is done."""
-
-    priority = "VERY_LOW"
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        self.first: int | None = None
-
-    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """Count iterations of this run; a resumed one or one at stage 2 does not begin at 0."""
-        if self.first is None:
-            self.first = runner.iter
-        todo = runner.max_iters - self.first
-        self.report((runner.iter + 1 - self.first) / max(1, todo))
-
-    def after_test_iter(self, runner: Any, batch_idx: int, *args: Any, **kwargs: Any) -> None:
-        """Count test batches."""
-        self.report((batch_idx + 1) / len(runner.test_dataloader))
 
 
 @dataclass(frozen=True)
@@ -139,13 +116,12 @@ class Demo:
     def config(self, variant: Variant) -> Config:
         """The variant's config for this run's data, folder and size."""
         cfg = running.load_config(
-            str(self.configs / variant.config), work_dir=str(self.folder(variant))
+            str(self.configs / "demo_gaussian.py"), work_dir=str(self.folder(variant))
         )
         _set_data_root(cfg, str(self.data) + "/", self.size.image_size)
-        cfg.model.bbox_head.flow.update(variant.flow)
         if variant is DETECTOR:
             _set_epochs(cfg, self.size.epochs)
-        return cfg
+        return variant_config(cfg, variant)
 
     def _claim_folder(self) -> None:
         """Refuse a folder of something else; forget results that other settings produced."""
@@ -202,7 +178,7 @@ class Demo:
     def _collect_features(self, report: Report) -> None:
         cfg = self.config(DETECTOR)
         with output_to(self.log):
-            detector = self._detector(DETECTOR, self.checkpoint(DETECTOR))
+            detector = build_detector(cfg, self.checkpoint(DETECTOR))
             unseen = cfg.val_dataloader.dataset.ann_file
             cfg.train_dataloader.dataset.ann_file = unseen
             loader = Runner.build_dataloader(cfg.train_dataloader, seed=self.size.seed)
@@ -211,21 +187,13 @@ class Demo:
 
     def _train_branch(self, variant: Variant, report: Report) -> None:
         with output_to(self.log):
-            detector = self._detector(variant, self.checkpoint(DETECTOR))
+            cfg = self.config(variant)
+            detector = build_detector(cfg, self.checkpoint(DETECTOR))
             cells = CellCache.load(self.features)
             train_branch(detector, cells, self.size.branch_steps, batch_size=128, report=report)
-            cfg = self.config(variant)
             self.folder(variant).mkdir(exist_ok=True)
             cfg.dump(self.config_file(variant))
             save_detector(detector, self.checkpoint(variant), dict(cfg.metainfo))
-
-    def _detector(self, variant: Variant, checkpoint: Path) -> Any:
-        """The variant's detector with the weights of a checkpoint."""
-        cfg = self.config(variant)
-        init_default_scope(cfg.default_scope)
-        detector = MODELS.build(cfg.model)
-        load_checkpoint(detector, str(checkpoint), map_location="cpu")
-        return detector
 
     def _is_tested(self, variant: Variant) -> bool:
         return self.metrics_file(variant).is_file() and self.pairs_file(variant).is_file()

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from mmdet.structures import SampleList
+from mmdet.structures.bbox import bbox_overlaps, get_box_tensor
 from mmengine.runner.checkpoint import save_checkpoint
 from torch import Tensor
 
 from ..models.assigner import Assignment
 from ..models.coder import Grid, make_grid
 from ..models.detector import FlowDetection, FlowDetector
+from ..models.prediction import boxes_and_scores
 
 Report = Callable[[float], None]
 
@@ -83,8 +86,78 @@ def image_code(meta: Mapping[str, Any]) -> int:
     return zlib.crc32(str(meta.get("img_id", meta.get("img_path"))).encode())
 
 
+Choice = Callable[[FlowDetector, Sequence[Tensor], Grid, SampleList], Assignment]
+
+
+def assigned_cells(
+    detector: FlowDetector, hidden: Sequence[Tensor], grid: Grid, samples: SampleList
+) -> Assignment:
+    """The cells that the assigner gives to the objects, as in stage 2 of a training run."""
+    found: Assignment = detector.bbox_head.assign(grid, samples)
+    return found
+
+
+def detecting_cells(
+    detector: FlowDetector,
+    hidden: Sequence[Tensor],
+    grid: Grid,
+    samples: SampleList,
+    score_threshold: float = 0.1,
+    iou_threshold: float = 0.5,
+) -> Assignment:
+    """The cells whose boxes find an object, whichever those are.
+
+    At test time distributions are asked for and judged at these cells. Each object has a total
+    weight of 1, in proportion to the scores of the cells that find it.
+
+    Args:
+        detector: Trained in stage 1.
+        hidden: Its head's feature maps.
+        grid: The candidates.
+        samples: With objects in network-input pixels.
+        score_threshold: Least score of the right class.
+        iou_threshold: Least overlap with the object.
+    """
+    head = detector.bbox_head
+    raw = head.flatten(head.raw_maps(hidden))
+    every = torch.arange(len(grid), device=raw.device)
+    parts = []
+    for number, (values, sample) in enumerate(zip(raw, samples, strict=True)):
+        boxes, scores = boxes_and_scores(values, grid, every)
+        best, labels = scores.max(-1)
+        index = (best >= score_threshold).nonzero().flatten()
+        truths = get_box_tensor(sample.gt_instances.bboxes).float().reshape(-1, 4)
+        classes = sample.gt_instances.labels
+        if len(index) == 0 or len(truths) == 0:
+            continue
+        overlap = bbox_overlaps(boxes[index], truths)
+        overlap[labels[index][:, None] != classes[None]] = -1.0
+        value, truth = overlap.max(1)
+        hit = value >= iou_threshold
+        index, truth = index[hit], truth[hit]
+        total = best.new_zeros(len(truths)).index_add(0, truth, best[index])
+        parts.append(
+            Assignment(
+                image=torch.full_like(index, number),
+                index=index,
+                boxes=truths[truth],
+                labels=classes[truth],
+                weights=best[index] / total[truth],
+            )
+        )
+    names = [f.name for f in fields(Assignment)]
+    if not parts:
+        empty = every[:0]
+        return Assignment(empty, empty, raw.new_zeros(0, 4), empty, raw.new_zeros(0))
+    return Assignment(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
 def collect_cells(
-    detector: FlowDetector, loader: Iterable[Any], rounds: int = 1, report: Report | None = None
+    detector: FlowDetector,
+    loader: Iterable[Any],
+    rounds: int = 1,
+    report: Report | None = None,
+    choose: Choice = assigned_cells,
 ) -> CellCache:
     """Pass the training images through the trunk, ``rounds`` times with their random augmentation.
 
@@ -93,6 +166,7 @@ def collect_cells(
         loader: The training data loader; all its images must have the same size.
         rounds: Passes over the data.
         report: Called with the finished share.
+        choose: Which cells learn which objects: :func:`assigned_cells`, :func:`detecting_cells`.
     """
     if not isinstance(detector, FlowDetector):
         raise TypeError(
@@ -119,7 +193,8 @@ def collect_cells(
                     "stage 2 with tools/train.py instead."
                 )
             grid = here
-            found = head.assign(grid, ready["data_samples"])
+            with torch.no_grad():
+                found = choose(detector, hidden, grid, ready["data_samples"])
             objects.append(found)
             codes = [image_code(sample.metainfo) for sample in ready["data_samples"]]
             images.append(torch.tensor(codes)[found.image.cpu()])
@@ -150,6 +225,7 @@ def train_branch(
     batch_size: int = 64,
     lr: float = 2e-3,
     seed: int = 0,
+    weight_decay: float = 0.0,
     rows: Tensor | None = None,
     report: Report | None = None,
 ) -> None:
@@ -162,6 +238,8 @@ def train_branch(
         batch_size: Objects per step.
         lr: Highest learning rate.
         seed: Seed of batches and levels.
+        weight_decay: Decoupled decay of matrices, relative to the learning rate. Offsets are free,
+            so a branch that may use few features still learns the shape that all boxes share.
         rows: The objects to train on; all by default.
         report: Called with the finished share.
     """
@@ -171,7 +249,13 @@ def train_branch(
     detector.train()
     grid = make_grid(cells.shapes, head.strides, head.slots)
     parameters = list(head.branch.parameters())
-    optimizer = torch.optim.Adam(parameters, lr, betas=(0.9, 0.99))
+    matrices, others = ([p for p in parameters if (p.dim() == 2) == flat] for flat in (True, False))
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr, betas=(0.9, 0.99), weight_decay=0.0)
+    known = None if head.dropout.p else _raw_outputs(detector, cells, grid)
     torch.manual_seed(seed)
     rise = max(1, steps // 10)
     for step in range(steps):
@@ -182,7 +266,8 @@ def train_branch(
         if rows is not None:
             chosen = rows[chosen]
         features, objects = cells.batch(chosen, grid)
-        loss = head.flow_loss_at(features, grid, objects)["loss_flow"]
+        raw = None if known is None else known[None, chosen]
+        loss = head.flow_loss_at(features, grid, objects, raw)["loss_flow"]
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 10.0)
@@ -190,6 +275,16 @@ def train_branch(
         if report is not None:
             report((step + 1) / steps)
     detector.eval()
+
+
+@torch.no_grad()
+def _raw_outputs(detector: FlowDetector, cells: CellCache, grid: Grid) -> Tensor:
+    """The frozen head's outputs (P, 9 + C) for all objects."""
+    parts = []
+    for chosen in torch.arange(len(cells)).split(4096):
+        features, objects = cells.batch(chosen, grid)
+        parts.append(detector.bbox_head.raw_at(features, grid, objects.index)[0])
+    return torch.cat(parts)
 
 
 def save_detector(detector: FlowDetection, path: Path, dataset_meta: dict[str, Any]) -> None:

@@ -119,6 +119,7 @@ class BoxUncertaintyMetric(BaseMetric):
             "levels": np.array(levels) if "quantile_levels" in sample else None,
             "truth_counts": np.bincount(truth_labels, minlength=self._n_classes()),
             "energy_source": source,
+            "detection": chosen,
             "label": labels[chosen],
             "truth_index": matches.truth,
             "score": scores[chosen],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from mmdet.structures import SampleList
 from torch import Tensor
 
 from .checkpoint_kind import CheckpointKindError
-from .ensemble import Ensemble
+from .ensemble import Ensemble, Member
 from .flow_head import FlowHead
 from .fusion import fuse
 from .prediction import Detections, PredictionOptions, rescored
-from .views import mirrored_detections, mirrored_images
+from .views import View, mirrored_detections, mirrored_images
+
+Metas = Sequence[Mapping[str, Any]]
 
 
 class FlowDetection(BaseDetector):
@@ -103,26 +105,25 @@ class FlowDetection(BaseDetector):
         """
         raise NotImplementedError
 
+    def views(self, batch_inputs: Tensor, metas: Metas, flip: bool) -> list[View]:
+        """The images and, with ``flip``, their mirror images, each with its pyramid maps."""
+        views = [View(batch_inputs, self.extract_feat(batch_inputs), False)]
+        if flip:
+            mirrored = mirrored_images(batch_inputs, metas)
+            views.append(View(mirrored, self.extract_feat(mirrored), True))
+        return views
+
     def detect(
         self, batch_inputs: Tensor, batch_data_samples: SampleList, rescale: bool = True
     ) -> list[Detections]:
         """What all members and views find in every image, in network-input pixels, uncalibrated."""
         options = self.flow_head.options
         metas = [sample.metainfo for sample in batch_data_samples]
-        answers = []
-        for flipped in (False, True)[: 1 + options.flip]:
-            images = mirrored_images(batch_inputs, metas) if flipped else batch_inputs
-            maps = self.extract_feat(images)
-            for member in self._ensemble.members(self, options.ensemble):
-                other: FlowDetection = member.detector
-                own = maps if member.shares_trunk else other.extract_feat(images)
-                other.flow_head.test_cfg = self.flow_head.test_cfg
-                found = other.look(own, batch_data_samples, options, rescale)
-                if flipped:
-                    found = [mirrored_detections(*x) for x in zip(found, metas, strict=True)]
-                answers.append(found)
-        fused = [fuse(found, options) for found in zip(*answers, strict=True)]
-        return [rescored(found) for found in fused] if options.rescore else fused
+        views = self.views(batch_inputs, metas, options.flip)
+        members = self._ensemble.members(self, options.ensemble)
+        for member in members:
+            member.detector.flow_head.test_cfg = self.flow_head.test_cfg
+        return detect_in_views(views, batch_data_samples, members, options, rescale)
 
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: SampleList, rescale: bool = True
@@ -155,3 +156,26 @@ class FlowDetector(FlowDetection, SingleStageDetector):
     ) -> list[Detections]:
         """What the dense head finds."""
         return self.bbox_head.detect(maps, options)
+
+
+def detect_in_views(
+    views: Sequence[View],
+    samples: SampleList,
+    members: Sequence[Member],
+    options: PredictionOptions,
+    rescale: bool = True,
+) -> list[Detections]:
+    """What several members find in several views of a batch, one answer per image."""
+    answers = []
+    for view in views:
+        for member in members:
+            own = view.maps if member.shares_trunk else member.detector.extract_feat(view.images)
+            found = member.detector.look(own, samples, options, rescale)
+            if view.flipped:
+                found = [
+                    mirrored_detections(detections, sample.metainfo)
+                    for detections, sample in zip(found, samples, strict=True)
+                ]
+            answers.append(found)
+    fused = [fuse(found, options) for found in zip(*answers, strict=True)]
+    return [rescored(found) for found in fused] if options.rescore else fused

@@ -57,6 +57,8 @@ class PredictionOptions:
         n_samples: Joint samples per box (``bbox_samples``), 0 for none.
         mc_passes: MC-dropout passes T; 1 is the deterministic network.
         mc_seed: Seed of the T networks.
+        mc_moves_boxes: Whether boxes and scores are means over the passes. If not they are those of
+            the deterministic network, so that MC dropout changes distributions only.
         flip: Whether the mirror image is looked at as well.
         ensemble: Checkpoints of further members of an ensemble.
         voting: Whether suppressed candidates vote on the sides of kept boxes: ``"variance"`` or
@@ -76,6 +78,7 @@ class PredictionOptions:
     n_samples: int = 0
     mc_passes: int = 1
     mc_seed: int = 0
+    mc_moves_boxes: bool = True
     flip: bool = False
     ensemble: tuple[str, ...] = ()
     voting: str | None = None
@@ -155,33 +158,76 @@ class Detections:
         )
 
 
-def detect_image(
-    head: FlowYOLOHead, hidden: Sequence[Tensor], options: PredictionOptions
-) -> Detections:
-    """Detections of one image from the head's feature maps (1, 2c, H, W), one per level."""
-    passes = check_passes(options.mc_passes, head.dropout.p)
-    masks = channel_masks(passes, head.hidden_channels, head.dropout.p, options.mc_seed)
-    grid = head.grid(hidden)
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates of one image and which of them suppression keeps.
+
+    Attributes:
+        raw: (N, 9 + C) outputs of the deterministic network for the whole grid.
+        index: (P,) the candidates considered, as indices into the grid.
+        boxes: (P, 4) their point boxes.
+        scores: (P,) best class scores.
+        labels: (P,) best classes.
+        kept: (K,) positions among the P, best first.
+    """
+
+    raw: Tensor
+    index: Tensor
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    kept: Tensor
+
+
+def find_candidates(
+    head: FlowYOLOHead,
+    hidden: Sequence[Tensor],
+    grid: Grid,
+    options: PredictionOptions,
+    masks: Sequence[Tensor] | None = None,
+) -> Candidates:
+    """Point boxes and scores of one image, suppressed; with masks, means over MC-dropout passes."""
     raw = head.flatten(head.raw_maps(hidden))[0]
-    if masks is None:
+    if masks is None or not options.mc_moves_boxes:
         index = torch.arange(len(grid), device=raw.device)
-        boxes, scores = _boxes_and_scores(raw, grid, index)
+        boxes, scores = boxes_and_scores(raw, grid, index)
     else:
         index = _promising(raw, options)
         boxes, scores = _mean_over_passes(head, hidden, grid, index, masks)
     best, labels = scores.max(-1)
-    pool = _candidates(best, options)
     kept = suppress(boxes, best, labels, options)
+    return Candidates(raw, index, boxes, best, labels, kept)
+
+
+def dropout_masks(head: FlowYOLOHead, options: PredictionOptions) -> list[Tensor] | None:
+    """The thinned networks of the MC-dropout passes, or None for the deterministic one."""
+    passes = check_passes(options.mc_passes, head.dropout.p)
+    return channel_masks(passes, head.hidden_channels, head.dropout.p, options.mc_seed)
+
+
+def detect_image(
+    head: FlowYOLOHead, hidden: Sequence[Tensor], options: PredictionOptions
+) -> Detections:
+    """Detections of one image from the head's feature maps (1, 2c, H, W), one per level."""
+    masks = dropout_masks(head, options)
+    grid = head.grid(hidden)
+    found = find_candidates(head, hidden, grid, options, masks)
+    boxes, labels, kept = found.boxes, found.labels, found.kept
 
     def distribution(rows: Tensor) -> BoxDistribution:
-        return _distribution(head, hidden, grid, index[rows], raw, masks)
+        index = found.index[rows]
+        features: Sequence[Tensor] = ()
+        if masks is not None or head.branch is not None:
+            features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
+        return cell_distribution(head, features, grid, index, found.raw[index], masks)
 
     if options.voting is None or len(kept) == 0:
-        return Detections(boxes[kept], best[kept], labels[kept], distribution(kept))
+        return Detections(boxes[kept], found.scores[kept], labels[kept], distribution(kept))
+    pool = _candidates(found.scores, options)
     position, closeness = voters(boxes, labels, kept, pool, options.voting_width)
     rows, place = position.unique(return_inverse=True)
     moved, voted = vote(options.voting, boxes[rows], distribution(rows), place, closeness)
-    return Detections(moved, best[kept], labels[kept], voted)
+    return Detections(moved, found.scores[kept], labels[kept], voted)
 
 
 def rescored(found: Detections) -> Detections:
@@ -237,7 +283,7 @@ def box_sizes(boxes: Tensor) -> Tensor:
     return (boxes[:, 2:] - boxes[:, :2]).clamp_min(0).prod(-1).sqrt()
 
 
-def _boxes_and_scores(raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
+def boxes_and_scores(raw: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
     """Raw outputs (..., P, 9 + C) of candidates (P,) -> boxes (..., P, 4), scores (..., P, C)."""
     boxes = decode_sides(raw[..., :4], grid.centre[index], grid.stride[index])
     return boxes, raw[..., 9:].sigmoid() * raw[..., 8:9].sigmoid()
@@ -266,7 +312,7 @@ def _mean_over_passes(
     """Boxes (P, 4) and class scores (P, C) averaged over the thinned networks."""
     features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
     raw = head.raw_at(features, grid, index, masks)
-    boxes, scores = _boxes_and_scores(raw, grid, index)
+    boxes, scores = boxes_and_scores(raw, grid, index)
     return boxes.mean(0), scores.mean(0)
 
 
@@ -287,20 +333,26 @@ def suppress(boxes: Tensor, scores: Tensor, labels: Tensor, options: PredictionO
     return index[kept[: options.max_per_img]]
 
 
-def _distribution(
+def cell_distribution(
     head: FlowYOLOHead,
-    hidden: Sequence[Tensor],
+    features: Sequence[Tensor],
     grid: Grid,
     index: Tensor,
     raw: Tensor,
     masks: Sequence[Tensor] | None,
 ) -> BoxDistribution:
-    """The distribution of the kept candidates (N,), in network-input pixels."""
-    if masks is None and head.branch is None:
-        mean, sigma = head.gaussian(raw[index][None], grid, index)
-        return BoxDistribution.gaussian(mean, sigma)
-    features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
-    at = raw[index][None] if masks is None else head.raw_at(features, grid, index, masks)
+    """The distribution of chosen candidates, in network-input pixels.
+
+    Args:
+        head: The head.
+        features: Of their cells, as its `cell_features` returns them; not needed for the stage-1
+            Gaussian without MC dropout.
+        grid: All candidates.
+        index: (N,) the chosen ones.
+        raw: (N, 9 + C) their outputs by the deterministic network.
+        masks: See :func:`dropout_masks`.
+    """
+    at = raw[None] if masks is None else head.raw_at(features, grid, index, masks)
     mean, sigma = head.gaussian(at, grid, index)
     if head.branch is None:
         return BoxDistribution.gaussian(mean, sigma)

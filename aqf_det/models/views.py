@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from .affine_sides import mirrored, mirrored_boxes
 from .prediction import Detections
+
+
+@dataclass(frozen=True)
+class View:
+    """A batch of images as one trunk sees it.
+
+    Attributes:
+        images: (B, 3, H, W), what the network is given.
+        maps: Its pyramid maps.
+        flipped: Whether the images are mirrored.
+    """
+
+    images: Tensor
+    maps: Sequence[Tensor]
+    flipped: bool
 
 
 def mirrored_images(images: Tensor, metas: Sequence[Mapping[str, Any]]) -> Tensor:

@@ -194,11 +194,23 @@ class FlowYOLOHead(FlowHead, BaseDenseHead):
         return self.flow_loss_at(features, grid, assigned)
 
     def flow_loss_at(
-        self, features: Sequence[Tensor], grid: Grid, assigned: Assignment
+        self,
+        features: Sequence[Tensor],
+        grid: Grid,
+        assigned: Assignment,
+        raw: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Stage-2 loss from the features of the positive cells, as `cell_features` returns them."""
+        """Stage-2 loss from the features of the positive cells, as `cell_features` returns them.
+
+        Args:
+            features: Of the positive cells.
+            grid: All candidates.
+            assigned: The positive cells and their objects.
+            raw: (1, P, 9 + C) what :meth:`raw_at` gives for them, where it is known already.
+        """
         features = [self.dropout(f) for f in features]
-        raw = self.raw_at(features, grid, assigned.index)
+        if raw is None:
+            raw = self.raw_at(features, grid, assigned.index)
         mean, sigma = self.gaussian(raw, grid, assigned.index)
         level, slot = grid.level[assigned.index], grid.slot[assigned.index]
         return self.branch_loss(

@@ -16,10 +16,9 @@ from mmengine.config import Config
 from aqf_core.errors import DomainError
 
 from ..datasets.corruptions import check_corruption, insert_corruption
-from ..demo.progress import Step, output_to
-from ..demo.run import ShareHook
 from ..engine import running
 from ..evaluation import BoxPairs
+from ..study.progress import ShareHook, Step, output_to
 
 METRICS = ("BoxUncertaintyMetric", "PDQMetric", "DetectionECEMetric")
 

@@ -14,8 +14,8 @@ import pytest
 from aqf_det.demo import VARIANTS, Demo, DemoSize, run_steps
 from aqf_det.demo.gallery import write_collage
 from aqf_det.demo.plan import DETECTOR, QFR
-from aqf_det.demo.progress import LINE_SECONDS, Progress, Step
 from aqf_det.evaluation import BoxPairs
+from aqf_det.study.progress import LINE_SECONDS, Progress, Step
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIATURE = DemoSize(

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+from mmengine.hooks import Hook
 
 #: Seconds of the estimate that count as already observed, so that the first guess is not wild.
 PRIOR_SECONDS = 10.0
@@ -148,3 +150,24 @@ def output_to(path: Path) -> Iterator[None]:
         contextlib.redirect_stderr(log),
     ):
         yield
+
+
+class ShareHook(Hook):
+    """Tells how much of a training or test run is done."""
+
+    priority = "VERY_LOW"
+
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self.report = report
+        self.first: int | None = None
+
+    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Count iterations of this run; a resumed one or one at stage 2 does not begin at 0."""
+        if self.first is None:
+            self.first = runner.iter
+        todo = runner.max_iters - self.first
+        self.report((runner.iter + 1 - self.first) / max(1, todo))
+
+    def after_test_iter(self, runner: Any, batch_idx: int, *args: Any, **kwargs: Any) -> None:
+        """Count test batches."""
+        self.report((batch_idx + 1) / len(runner.test_dataloader))
