@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.evaluator import Evaluator
-from mmengine.runner import Runner
+from mmengine.runner import Runner, set_random_seed
 
 from ..calibration.held_out import HeldOutBoxes
 from ..calibration.out_of_fold import train_folds
@@ -261,7 +261,7 @@ class Study:
 
     def _cells(self, setting: str, report: Report) -> None:
         with output_to(self.log):
-            torch.manual_seed(0)
+            set_random_seed(0)  # of Python and numpy as well, which augment the images
             detector = build_detector(self.config(DETECTOR), self.checkpoint)
             loader = self.training_loader(setting)
             rounds = self.size.rounds[setting]
