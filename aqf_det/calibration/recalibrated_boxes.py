@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from aqf_core.distributions import ScalarPredictive
+from aqf_core.mixtures import MixturePredictive
+from aqf_core.normal import base_to_level
 from aqf_core.recalibration import RecalibratedPredictive, Recalibration
 
 from ..models.box_distribution import BoxDistribution, moments
+from ..models.tabulated_sides import TabulatedSides, base_knots
 
 
 class RecalibratedBoxes(BoxDistribution):
@@ -32,7 +35,7 @@ class RecalibratedBoxes(BoxDistribution):
         for g in group.unique().tolist():
             rows = (group == g).nonzero().flatten()
             part = base if len(rows) == base.boxes else base.select(rows)
-            self._parts.append((rows, maps[g](part.marginal())))
+            self._parts.append((rows, maps[g](_invertible(part.marginal()))))
 
     def select(self, index: Tensor) -> BoxDistribution:
         """Not needed: recalibration is the last step."""
@@ -85,3 +88,15 @@ class RecalibratedBoxes(BoxDistribution):
         for rows, side in self._parts:
             result[rows] = compute(rows, side)
         return result
+
+
+def _invertible(sides: ScalarPredictive) -> ScalarPredictive:
+    """Side distributions (N, 4) that are as quick to invert; mixtures become tables.
+
+    Recalibrated levels differ from side to side, and a root search for each of them would take
+    twenty times as long as all quantiles of the mixture at common levels.
+    """
+    if not isinstance(sides, MixturePredictive):
+        return sides
+    knots = base_knots(torch.empty(0, dtype=sides.dtype, device=sides.device))
+    return TabulatedSides(sides.quantiles(base_to_level(knots)))
