@@ -12,6 +12,8 @@ except ImportError:
         "the estimators of aqf_core need scikit-learn; install it with `pip install scikit-learn`."
     ) from None
 
+from .classifier import CDFFlowClassifier
+from .persistence import ModelFileError
 from .prediction import JointPrediction, Prediction
 from .presets import PRESETS, Settings
 from .regressor import DistributionRegressor
@@ -25,14 +27,26 @@ from .regressors import (
     QuantileFlowRegressor,
     QuantileGridRegressor,
 )
+from .scorers import (
+    SCORERS,
+    interval_scorer,
+    log_likelihood,
+    neg_calibration_mae,
+    neg_check_score,
+    neg_crps,
+    pinball_scorer,
+)
 
 __all__ = [
     "PRESETS",
+    "SCORERS",
+    "CDFFlowClassifier",
     "CDFFlowRegressor",
     "DistributionRegressor",
     "GaussianMRFRegressor",
     "GaussianRegressor",
     "JointPrediction",
+    "ModelFileError",
     "MixtureDensityRegressor",
     "MultivariateQuantileRegressor",
     "PoissonRegressor",
@@ -40,4 +54,10 @@ __all__ = [
     "QuantileFlowRegressor",
     "QuantileGridRegressor",
     "Settings",
+    "interval_scorer",
+    "log_likelihood",
+    "neg_calibration_mae",
+    "neg_check_score",
+    "neg_crps",
+    "pinball_scorer",
 ]

@@ -46,7 +46,7 @@ class Settings:
     learning_rate: float = 1e-2
     weight_decay: float = 1e-2
     patience: float = 0.5
-    recalibrate: str = "none"
+    recalibrate: str = "spline"
 
     def batch_for(self, rows: int) -> int:
         """Rows per member and step."""
