@@ -269,7 +269,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
             setattr(model, name, np.array(value, dtype=dtype) if listed else value)
         model.columns_ = Columns(model.categorical_features)
         model.columns_.categories = header["categories"]
-        settings = {
+        settings: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items()
         }
         model.settings_ = Settings(**settings)
@@ -278,7 +278,8 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         return model
 
 
-def _descendants(kind: type) -> Iterator[type]:
+def _descendants(kind: type[Any]) -> Iterator[type[Any]]:
     yield kind
-    for child in kind.__subclasses__():
+    children: list[type[Any]] = kind.__subclasses__()
+    for child in children:
         yield from _descendants(child)

@@ -143,7 +143,7 @@ class CDFFlowClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
         assert isinstance(model.head, ClassHead)
         standard = model.encoding.standardise(rows).to(model.space.loc)
         parts = []
-        for part in standard.split(CHUNK):
+        for part in torch.split(standard, CHUNK):
             inputs = model.encoding(part)
             h = model.numbers(inputs.expand(model.members, *inputs.shape), inputs)
             parts.append(model.head.probabilities(h).mean(0).cpu())
@@ -157,7 +157,8 @@ class CDFFlowClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of every row (n,)."""
         probabilities = np.asarray(self.predict_proba(X))
-        return self.classes_[probabilities.argmax(1)]
+        labels: NDArray[Any] = self.classes_[probabilities.argmax(1)]
+        return labels
 
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities (n, C)."""

@@ -85,6 +85,7 @@ class PooledPredictive(ScalarPredictive):
             return x
         tolerance = 64 * torch.finfo(x.dtype).eps
         inside = points.abs() < REACH
+        last = high - low
         for _ in range(MAX_STEPS):
             z, slope = (t.movedim(0, -1) for t in _base_and_slope(self.mixture, x.movedim(-1, 0)))
             error = points - z
@@ -92,9 +93,11 @@ class PooledPredictive(ScalarPredictive):
                 break
             low, high = torch.where(error > 0, x, low), torch.where(error > 0, high, x)
             newton = x + error * slope
-            # NaN and infinity of a flat CDF fail these comparisons and bisect.
-            good = (newton >= low) & (newton <= high)
+            # NaN and infinity of a flat CDF fail these comparisons and bisect, as do steps that do
+            # not shrink: at a peak of the density they are too short to ever get away from it.
+            good = (newton >= low) & (newton <= high) & ((newton - x).abs() <= 0.5 * last)
             new = torch.where(good, newton, 0.5 * (low + high))
+            last = (new - x).abs()
             done = (new == x) | ~inside
             low, high = torch.where(done, x, low), torch.where(done, x, high)
             x = torch.where(done, x, new)

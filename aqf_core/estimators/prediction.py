@@ -116,11 +116,13 @@ class Prediction:
 
     def cdf(self, y: Any) -> Array:
         """P(Y <= y): y is a number, one value per row, or (n, M) for M values per row."""
-        return self._at(y, lambda dist, value: dist.cdf(value))
+        values = self._at(y, lambda dist, value: dist.cdf(value))
+        return np.where(self._beyond(y) < 0, 0.0, np.where(self._beyond(y) > 0, 1.0, values))
 
     def log_pdf(self, y: Any) -> Array:
         """Logarithm of the density at y, which has a shape as for `cdf`."""
-        return self._at(y, lambda dist, value: dist.log_prob(value)) - np.log(self._spread_like(y))
+        values = self._at(y, lambda dist, value: dist.log_prob(value)) - np.log(self._fitted.scale)
+        return np.where(self._beyond(y) == 0, values, -np.inf)
 
     def pdf(self, y: Any) -> Array:
         """Density at y, which has a shape as for `cdf`."""
@@ -137,7 +139,7 @@ class Prediction:
     def crps(self, y: Any) -> Array:
         """Continuous ranked probability score of each observation (n,), or (n, d)."""
         self._check_rows(y)
-        return self._at(y, self._crps) * self._fitted.scale
+        return self._at(y, self._crps) * self._fitted.scale + np.abs(self._beyond(y))
 
     def _crps(self, dist: ScalarPredictive, value: Tensor) -> Tensor:
         if not isinstance(dist, RecalibratedPredictive):
@@ -235,10 +237,15 @@ class Prediction:
                 f"y of shape {y.shape} fits neither {len(self)} rows nor a single value."
             ) from None
         loc, scale = self._fitted.loc, self._fitted.scale
-        return torch.from_numpy((y - loc) / scale), several
+        space = self._fitted.model.space
+        return torch.from_numpy(np.clip((y - loc) / scale, space.low, space.high)), several
 
-    def _spread_like(self, y: Any) -> Array:
-        return self._fitted.scale
+    def _beyond(self, y: Any) -> Array:
+        """How far y lies above the support of the targets, or below it (negative)."""
+        # A model with bounds works in the units of the data.
+        y, space = np.asarray(y, dtype=np.float64), self._fitted.model.space
+        nearest = np.clip(y, space.low, space.high)
+        return np.where(y == nearest, 0.0, y - np.where(np.isinf(nearest), 0.0, nearest))
 
     def _check_rows(self, y: Any) -> None:
         if np.shape(y)[:1] != (len(self),):
@@ -313,8 +320,9 @@ class JointPrediction(Prediction):
                 each.append(log_prob.squeeze(0))
             stacked = torch.stack(each)
             parts.append(torch.logsumexp(stacked, 0).cpu() - np.log(len(each)))
-        log_pdf: Array = torch.cat(parts).double().numpy()
-        return log_pdf - float(np.log(self._fitted.scale).sum())
+        log_pdf: Array = torch.cat(parts).double().numpy() - np.log(self._fitted.scale).sum()
+        inside = np.broadcast_to(self._beyond(y) == 0, values.shape).all(-1)
+        return np.where(inside, log_pdf, -np.inf)
 
     def event(self, below: Any = None, above: Any = None) -> Array:
         """P(above_j < Y_j <= below_j for every target j): shape (n,)."""
