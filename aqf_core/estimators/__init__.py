@@ -13,8 +13,9 @@ except ImportError:
     ) from None
 
 from .classifier import CDFFlowClassifier
+from .joint_prediction import JointPrediction
 from .persistence import ModelFileError
-from .prediction import JointPrediction, Prediction
+from .prediction import Prediction
 from .presets import PRESETS, Settings
 from .regressor import DistributionRegressor
 from .regressors import (

@@ -125,6 +125,10 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         """The object in which estimators differ."""
         raise NotImplementedError
 
+    def _settings(self) -> Settings:
+        """The preset with everything replaced that was given."""
+        return resolve(**self.get_params(deep=False))
+
     # How several targets depend on each other: "independent", "flow" or "gaussian".
     _dependence = "independent"
 
@@ -146,7 +150,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         """Fit or continue the bag and set the fitted attributes."""
         if weights is not None:
             weights = _check_sample_weight(weights, X, ensure_non_negative=True)
-        settings = resolve(**self.get_params(deep=False))
+        settings = self._settings()
         recipe = self._recipe(settings, columns)
         keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")
         previous = self.fitted_ if keep else None

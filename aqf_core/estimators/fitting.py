@@ -162,7 +162,7 @@ def _schedule(settings: Settings, rows: int, one_pass: bool) -> Schedule:
         )
     evaluations = 60
     return Schedule(
-        settings.steps_for(rows),
+        settings.n_steps(),
         batch,
         settings.learning_rate,
         settings.weight_decay,

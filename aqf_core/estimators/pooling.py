@@ -1,4 +1,4 @@
-"""Quantiles of a bag's mixture: one table per row, polished to exactness unless they are many."""
+"""Quantiles of a bag's mixture: one table per row, polished to exactness on request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ __all__ = ["PooledPredictive"]
 REACH = 6.0
 # Rows of the table for components with a smooth density, and for piecewise ones.
 SMOOTH, PIECEWISE = 40, 256
-# Up to this many quantiles at a time are exact; more are taken from the table as they are.
-EXACT = 2**17
 MAX_STEPS = 50
 
 
@@ -29,8 +27,8 @@ class PooledPredictive(ScalarPredictive):
     evaluated at some points where the components have their quantiles; x as a function of
     \(z = \Phi^{-1}(F(x))\) is then known with its slope \(\varphi(z) / p(x)\) and interpolated by a
     monotone rational-quadratic spline. Newton steps inside the cell of the table make it exact;
-    when more than `EXACT` quantiles are asked for at once they are left out, and the level is
-    missed by 0.001 on average. Either way quantiles cannot cross.
+    `exact=False` leaves them out, and misses the level by 0.001 on average. Either way quantiles
+    cannot cross.
 
     Args:
         mixture: batch shape (n,) or (n, d).
@@ -75,32 +73,43 @@ class PooledPredictive(ScalarPredictive):
         return self.from_base(torch.special.ndtri(u))
 
     def quantiles(self, levels: Tensor) -> Tensor:
-        z = torch.special.ndtri(levels)
-        return self._values(z.expand(*self.batch_shape, len(z)))
+        return self.quantiles_at(torch.special.ndtri(levels))
+
+    def quantiles_at(self, z: Tensor, exact: bool = True) -> Tensor:
+        """Quantiles (*batch_shape, K) at levels given as z = Phi^-1(u) (K,).
+
+        Args:
+            z: (K,).
+            exact: otherwise as the table has them: fast, nearly exact.
+        """
+        order = z.argsort()
+        points = z[order].expand(*self.batch_shape, len(z))
+        values = self._values(points) if exact else _interpolate(points, *self.table)[0]
+        # Levels that differ by less than rounding or the search's tolerance must not cross either.
+        return values.cummax(-1).values[..., order.argsort()]
 
     def _values(self, points: Tensor) -> Tensor:
         """x at points z (*batch_shape, K)."""
         x, low, high = _interpolate(points, *self.table)
-        if points.numel() > EXACT:
-            return x
-        tolerance = 64 * torch.finfo(x.dtype).eps
-        inside = points.abs() < REACH
+        tolerance = torch.finfo(x.dtype).eps ** 0.7
+        unsettled = (points.abs() < REACH) & (high > low)
         last = high - low
         for _ in range(MAX_STEPS):
             z, slope = (t.movedim(0, -1) for t in _base_and_slope(self.mixture, x.movedim(-1, 0)))
             error = points - z
-            if not bool((inside & (error.abs() > tolerance) & (high > low)).any()):
+            unsettled = unsettled & (error.abs() > tolerance)
+            if not bool(unsettled.any()):
                 break
             low, high = torch.where(error > 0, x, low), torch.where(error > 0, high, x)
             newton = x + error * slope
-            # NaN and infinity of a flat CDF fail these comparisons and bisect, as do steps that do
-            # not shrink: at a peak of the density they are too short to ever get away from it.
-            good = (newton >= low) & (newton <= high) & ((newton - x).abs() <= 0.5 * last)
+            # At a peak of the density steps are too short to ever get away from it.
+            shrinks = ((newton - x).abs() <= 0.5 * last) | (error.abs() < 1e-3)
+            # NaN and infinity of a flat CDF fail these comparisons and bisect.
+            good = (newton >= low) & (newton <= high) & shrinks
             new = torch.where(good, newton, 0.5 * (low + high))
             last = (new - x).abs()
-            done = (new == x) | ~inside
-            low, high = torch.where(done, x, low), torch.where(done, x, high)
-            x = torch.where(done, x, new)
+            unsettled = unsettled & (last > 0)
+            x = torch.where(unsettled, new, x)
         return x
 
     @property

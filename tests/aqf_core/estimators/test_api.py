@@ -18,7 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 import aqf_core
 from aqf_core import estimators as est
-from aqf_core.estimators import loop
+from aqf_core.estimators import loop, prediction
+from aqf_core.metrics import check_score
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 3, (150, 2))
@@ -79,10 +80,33 @@ def test_crps_agrees_with_an_independent_library() -> None:
     assert np.allclose(dist.crps(Y), scoringrules.crps_normal(Y, dist.mean, dist.std), atol=1e-6)
 
 
+def test_crps_is_twice_the_pinball_integral() -> None:
+    dist = quick().fit(X, Y).predict_dist(X)
+    levels = (np.arange(999) + 0.5) / 999
+    quantiles = dist.quantile(levels)
+    twice = 2 * check_score(levels, quantiles, Y)
+    assert twice == pytest.approx(scoringrules.crps_quantile(Y, quantiles, levels).mean(), abs=1e-6)
+    assert dist.crps(Y).mean() == pytest.approx(twice, rel=1e-3)
+
+
+def test_many_quantiles_at_once_are_nearly_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = np.linspace(0.01, 0.99, 99)
+    for members in (1, 3):
+        model = quick(members=members, steps=100).fit(X, Y)
+        exact, crps = model.predict_quantiles(X, levels), model.score(X, Y)
+        monkeypatch.setattr(prediction, "BULK", 0)
+        many = model.predict_quantiles(X, levels)
+        assert (np.diff(many, axis=1) >= 0).all() and not np.array_equal(many, exact)
+        assert np.abs(model.predict_cdf(X, many) - levels).mean() < 2e-3
+        assert model.score(X, Y) == pytest.approx(crps, rel=1e-3)
+        monkeypatch.undo()
+
+
 def test_quantiles_never_cross_and_invert_the_cdf() -> None:
     model = quick().fit(X, Y)
-    levels = np.sort(np.random.default_rng(1).uniform(size=100_000))
-    assert (np.diff(model.predict_quantiles(X[:5], levels), axis=1) >= 0).all()
+    levels = np.random.default_rng(1).uniform(size=100_000)
+    quantiles = model.predict_quantiles(X[:2], levels)
+    assert (np.diff(quantiles[:, np.argsort(levels)], axis=1) >= 0).all()
     levels = np.linspace(0.01, 0.99, 50)
     quantiles = model.predict_quantiles(X, levels)
     assert np.abs(model.predict_cdf(X, quantiles) - levels).max() < 1e-6
@@ -170,6 +194,8 @@ def test_presets_differ_where_they_should() -> None:
     assert network.dropout == [0.2, 0.1] and not network.skip
     assert paper.fitted_.model.encoding.width == 2 and paper.fitted_.model.members == 1
     assert paper.fitted_.model.head.levels.n == 1 and paper.fitted_.recalibration is None
+    assert paper.settings_.learning_rate == 3e-3
+    assert est.CDFFlowRegressor("paper", steps=5).fit(X, Y).settings_.learning_rate == 3e-4
     assert est.QuantileFlowRegressor(steps=2).fit(X, Y).fitted_.model.members == 10
 
 
@@ -199,12 +225,14 @@ def test_joint_shapes_and_dependence(joint: est.QuantileFlowRegressor) -> None:
     assert score.shape == (150,) and (score > 0).all()
 
 
-def test_joint_density_integrates_to_one(joint: est.QuantileFlowRegressor) -> None:
-    a, b = np.meshgrid(np.linspace(-4, 8, 241), np.linspace(-6, 30, 361), indexing="ij")
-    grid = np.column_stack([a.ravel(), b.ravel()])
-    row = np.repeat(X[:1], len(grid), axis=0)
-    total = joint.predict_pdf(row, grid).sum() * 0.05 * 0.1
-    assert total == pytest.approx(1.0, abs=0.05)
+def test_joint_density_agrees_with_samples(joint: est.QuantileFlowRegressor) -> None:
+    draws = joint.sample(X[:1], 20_000, random_state=0)[0]
+    low, high = np.quantile(draws, [0.2, 0.8], axis=0)
+    share = ((draws >= low) & (draws <= high)).all(1).mean()
+    steps = (np.arange(250) + 0.5) / 250
+    grid = np.stack(np.meshgrid(*(low + np.outer(steps, high - low)).T), -1).reshape(-1, 2)
+    density = joint.predict_pdf(np.repeat(X[:1], len(grid), axis=0), grid)
+    assert density.mean() * np.prod(high - low) == pytest.approx(share, abs=0.03)
 
 
 def test_joint_predictions_do_not_depend_on_other_rows(joint: est.QuantileFlowRegressor) -> None:
@@ -224,11 +252,11 @@ def test_names_of_targets_appear(joint: est.QuantileFlowRegressor) -> None:
 
 
 def test_two_classes_are_trained_by_the_brier_score() -> None:
-    head = est.classifier.ClassHead(2)
-    h, y = torch.randn(50, head.n_params), torch.randint(2, (50,)).float()
+    head = est.classifier.ClassHead(2).double()
+    h, y = torch.randn(50, head.n_params).double(), torch.randint(2, (50,)).double()
     probability = head.probabilities(h)[:, 1]
-    space = aqf_core.OutputSpace()
-    assert torch.allclose(head.loss(h, y, space), (probability - y).square(), atol=1e-6)
+    space = aqf_core.OutputSpace().double()
+    assert torch.allclose(head.loss(h, y, space), (probability - y).square(), rtol=0, atol=1e-15)
 
 
 def test_ordered_classes() -> None:
