@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmark_core import Run, interleaved, number, processor
+from benchmark_core import Run, interleaved, number, processor, publish
 from numpy.typing import NDArray
 
 from aqf_core.estimators import QuantileFlowRegressor
@@ -216,12 +216,7 @@ def main(arguments: list[str] | None = None) -> None:
     report["machine"] = (
         f"{processor()}, torch {torch.__version__}, Python {platform.python_version()}"
     )
-    text = page(report)
-    print(text)
-    for path, content in ((options.json, json.dumps(report, indent=1)), (options.markdown, text)):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+    publish(report, page(report), options)
 
 
 if __name__ == "__main__":
