@@ -58,6 +58,7 @@ from .wrapping import WrappedPredictive, as_predictive
 
 if TYPE_CHECKING:
     from .estimators import (
+        CDFFlowClassifier,
         CDFFlowRegressor,
         GaussianMRFRegressor,
         GaussianRegressor,
@@ -72,6 +73,7 @@ __version__ = "0.1.0"
 
 # Estimators need scikit-learn, so they are imported when they are first asked for.
 _ESTIMATORS = (
+    "CDFFlowClassifier",
     "CDFFlowRegressor",
     "GaussianMRFRegressor",
     "GaussianRegressor",
@@ -99,6 +101,7 @@ __all__ = [
     "AQFError",
     "Affine",
     "AutoregressiveQuantileFlow",
+    "CDFFlowClassifier",
     "CDFFlowRegressor",
     "Conditioner",
     "ConformalRecalibration",

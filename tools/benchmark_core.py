@@ -233,6 +233,15 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def publish(report: dict[str, Any], text: str, options: argparse.Namespace) -> None:
+    """Print the page, and write it and the measurements where the options say."""
+    print(text)
+    for path, content in ((options.json, json.dumps(report, indent=1)), (options.markdown, text)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
@@ -262,12 +271,7 @@ def main(arguments: list[str] | None = None) -> None:
         "goals": goals(results),
         "memory": json.loads(child.stdout.splitlines()[-1]),
     }
-    text = tables(report)
-    print(text)
-    for path, content in ((options.json, json.dumps(report, indent=1)), (options.markdown, text)):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+    publish(report, tables(report), options)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ except ImportError:
         "the estimators of aqf_core need scikit-learn; install it with `pip install scikit-learn`."
     ) from None
 
-from .prediction import JointPrediction, Prediction
+from .classifier import CDFFlowClassifier
+from .joint_prediction import JointPrediction
+from .persistence import ModelFileError
+from .prediction import Prediction
 from .presets import PRESETS, Settings
 from .regressor import DistributionRegressor
 from .regressors import (
@@ -25,14 +28,26 @@ from .regressors import (
     QuantileFlowRegressor,
     QuantileGridRegressor,
 )
+from .scorers import (
+    SCORERS,
+    interval_scorer,
+    log_likelihood,
+    neg_calibration_mae,
+    neg_check_score,
+    neg_crps,
+    pinball_scorer,
+)
 
 __all__ = [
     "PRESETS",
+    "SCORERS",
+    "CDFFlowClassifier",
     "CDFFlowRegressor",
     "DistributionRegressor",
     "GaussianMRFRegressor",
     "GaussianRegressor",
     "JointPrediction",
+    "ModelFileError",
     "MixtureDensityRegressor",
     "MultivariateQuantileRegressor",
     "PoissonRegressor",
@@ -40,4 +55,10 @@ __all__ = [
     "QuantileFlowRegressor",
     "QuantileGridRegressor",
     "Settings",
+    "interval_scorer",
+    "log_likelihood",
+    "neg_calibration_mae",
+    "neg_check_score",
+    "neg_crps",
+    "pinball_scorer",
 ]

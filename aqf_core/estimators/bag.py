@@ -20,10 +20,12 @@ __all__ = ["BagMLP", "GaussianChain"]
 
 
 class _State(NamedTuple):
-    """What an incremental evaluation has computed: the first layer and the skip, so far."""
+    """What an incremental evaluation knows: the variables and hidden units that are final."""
 
-    first: Tensor
-    skip: Tensor
+    first: Tensor  # what the first layer sees of the context (*C, K, B, units)
+    skip: Tensor  # what the output sees of the context (*C, K, B, d P), or a zero
+    seen: Tensor | None  # variables so far (*S, K, B, t)
+    units: list[Tensor]  # of each hidden layer, (*S, K, B, count)
 
 
 class BagMLP(Conditioner):
@@ -54,6 +56,8 @@ class BagMLP(Conditioner):
     weight0: Tensor
     bias0: Tensor
     skip_weight: Tensor
+    seen: Tensor
+    seen_skip: Tensor
 
     def __init__(
         self,
@@ -83,6 +87,8 @@ class BagMLP(Conditioner):
         self.skip = skip
         if skip:
             self._add("skip_weight", (context, outputs), 0.0)
+        # How many units of each hidden layer are final before step t.
+        self._below = [[0] + [size] * features for size in hidden]
         if self.sees_variables:
             self._add("seen", (features, sizes[1]), 1.0 / math.sqrt(features))
             self._add("seen_skip", (features, outputs), 0.0)
@@ -94,6 +100,9 @@ class BagMLP(Conditioner):
 
     def _add_masks(self, features: int, hidden: Sequence[int]) -> None:
         degrees = [hidden_degrees(size, features, True) for size in hidden]
+        self._below = [
+            [sum(k < t for k in layer) for t in range(features + 1)] for layer in degrees
+        ]
         inputs = [j + 1 for j in range(features)]
         outputs = [j for j in range(features) for _ in range(self.n_params)]
         stages = [inputs, *degrees, outputs]
@@ -112,11 +121,17 @@ class BagMLP(Conditioner):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         assert context is not None
-        first, skip = self._inputs(context)
+        values, skip = self._inputs(context)
         if self.sees_variables:
-            first = first + x @ self._weight("seen", "mask_seen")
+            values = values + x @ self._weight("seen", "mask_seen")
             skip = skip + x @ self._weight("seen_skip", "mask_skip")
-        h = self._rest(first, skip, slice(None))
+        for layer in range(1, self.depth + 1):
+            values = self.activation(values)
+            if self.training and self.dropout[layer - 1]:
+                values = F.dropout(values, self.dropout[layer - 1])
+            weight = self._weight(f"weight{layer}", f"mask{layer}")
+            values = _affine(values, weight, getattr(self, f"bias{layer}"))
+        h = values + skip
         return h.reshape(*h.shape[:-1], self.features, self.n_params)
 
     def _inputs(self, context: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,36 +140,33 @@ class BagMLP(Conditioner):
         skip = context @ self.skip_weight if self.skip else context.new_zeros(())
         return first, skip
 
-    def _rest(self, values: Tensor, skip: Tensor, outputs: slice) -> Tensor:
-        if not self.depth:
-            values = values[..., outputs]
-        for layer in range(1, self.depth + 1):
-            values = self.activation(values)
-            if self.training and self.dropout[layer - 1]:
-                values = F.dropout(values, self.dropout[layer - 1])
-            weight, bias = (
-                self._weight(f"weight{layer}", f"mask{layer}"),
-                getattr(self, f"bias{layer}"),
-            )
-            if layer == self.depth:
-                weight, bias = weight[..., outputs], bias[..., outputs]
-            values = _affine(values, weight, bias)
-        return values + (skip[..., outputs] if skip.dim() else skip)
-
     def start(self, batch_shape: Sequence[int], context: Tensor | None = None) -> _State:
         assert context is not None
-        return _State(*self._inputs(context))
+        first, skip = self._inputs(context)
+        return _State(first, skip, None, [first[..., :0] for _ in range(self.depth)])
 
     def step(self, state: _State, t: int, x_prev: Tensor | None) -> tuple[Tensor, _State]:
-        first, skip = state
+        """See `Conditioner.step`; units are sorted by degree, and each is computed once."""
+        first, skip, seen, units = state
         if x_prev is not None and self.sees_variables:
-            # (*S, K, B) times the row (K, 1, units) of the variable that was just revealed.
-            seen = self._weight("seen", "mask_seen")[:, t - 1 : t]
-            seen_skip = self._weight("seen_skip", "mask_skip")[:, t - 1 : t]
-            first = first + x_prev.unsqueeze(-1) * seen
-            skip = skip + x_prev.unsqueeze(-1) * seen_skip
+            column = x_prev.unsqueeze(-1)
+            seen = column if seen is None else torch.cat([seen, column], -1)
         own = slice(t * self.n_params, (t + 1) * self.n_params)
-        return self._rest(first, skip, own), _State(first, skip)
+        stops = [slice(*counts[t : t + 2]) for counts in self._below] + [own]
+        values = first[..., stops[0]]
+        if seen is not None:
+            values = values + seen @ self.seen[:, :t, stops[0]]
+        units = list(units)
+        for layer in range(1, self.depth + 1):
+            units[layer - 1] = _join(units[layer - 1], self.activation(values))
+            below, stop = units[layer - 1], stops[layer]
+            weight = getattr(self, f"weight{layer}")[:, : below.shape[-1], stop]
+            values = _affine(below, weight, getattr(self, f"bias{layer}")[..., stop])
+        if skip.dim():
+            values = values + skip[..., own]
+        if seen is not None:
+            values = values + seen @ self.seen_skip[:, :t, own]
+        return values, _State(first, skip, seen, units)
 
     def select(self, k: int) -> BagMLP:
         """The bag that holds member k alone, sharing its memory."""
@@ -236,3 +248,10 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if x.dim() == 3 and x.shape[0] == weight.shape[0]:
         return torch.baddbmm(bias, x, weight)
     return x @ weight + bias
+
+
+def _join(old: Tensor, new: Tensor) -> Tensor:
+    """Units (..., a) and (..., b), which may have more leading dimensions, side by side."""
+    if not old.shape[-1]:
+        return new
+    return torch.cat([old.expand(*new.shape[:-1], old.shape[-1]), new], -1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from ..spaces import Support
 from .columns import Columns, is_frame
 from .fitting import Recipe, fit_bag
 from .heads import Head
+from .persistence import ModelFileError, pack_model, plain, read, unpack_model, write
 from .prediction import Fitted, Prediction
 from .presets import Settings, resolve
 
@@ -105,7 +108,8 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         init: Any = cls.__init__
         own = inspect.signature(init).parameters
         if "common" in own:
-            parent: Any = cls.__mro__[1]
+            # Mixins of scikit-learn have no constructor of their own.
+            parent: Any = next(c for c in cls.__mro__[1:] if "__init__" in vars(c))
             merged = {n: p for n, p in own.items() if n != "common"}
             inherited = inspect.signature(parent.__init__).parameters
             merged |= {n: p for n, p in inherited.items() if n not in merged}
@@ -113,12 +117,17 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
 
     fitted_: Fitted
     columns_: Columns
+    settings_: Settings
 
     # What a subclass says -----------------------------------------------------------------------
 
     def _make_head(self, settings: Settings) -> Head:
         """The object in which estimators differ."""
         raise NotImplementedError
+
+    def _settings(self) -> Settings:
+        """The preset with everything replaced that was given."""
+        return resolve(**self.get_params(deep=False))
 
     # How several targets depend on each other: "independent", "flow" or "gaussian".
     _dependence = "independent"
@@ -141,10 +150,21 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         """Fit or continue the bag and set the fitted attributes."""
         if weights is not None:
             weights = _check_sample_weight(weights, X, ensure_non_negative=True)
-            if not (weights > 0).any():
-                raise ValueError("every sample_weight is zero, so there is nothing to learn from.")
-        settings = resolve(**self.get_params(deep=False))
-        recipe = Recipe(
+        settings = self._settings()
+        recipe = self._recipe(settings, columns)
+        keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")
+        previous = self.fitted_ if keep else None
+        if previous is not None and previous.loc.shape != y.shape[1:]:
+            before, now = (shape[0] if shape else 1 for shape in (previous.loc.shape, y.shape[1:]))
+            raise ValueError(
+                f"y has {now} targets, but the model was fitted with {before}; fit a new model."
+            )
+        self.fitted_, self.history_ = fit_bag(recipe, X, y, weights, eval_set, previous, one_pass)
+        self.columns_, self.settings_ = columns, settings
+        self.n_iter_ = max([1, *self.history_.steps])
+
+    def _recipe(self, settings: Settings, columns: Columns) -> Recipe:
+        return Recipe(
             settings=settings,
             head=lambda: self._make_head(settings),
             dependence=self._dependence,
@@ -154,16 +174,6 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
             device=self._torch_device(),
             verbose=self.verbose,
         )
-        keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")
-        previous = self.fitted_ if keep else None
-        if previous is not None and previous.loc.shape != y.shape[1:]:
-            before, now = (shape[0] if shape else 1 for shape in (previous.loc.shape, y.shape[1:]))
-            raise ValueError(
-                f"y has {now} targets, but the model was fitted with {before}; fit a new model."
-            )
-        self.fitted_, self.history_ = fit_bag(recipe, X, y, weights, eval_set, previous, one_pass)
-        self.columns_ = columns
-        self.n_iter_ = max([1, *self.history_.steps])
 
     def _torch_device(self) -> torch.device:
         if self.device != "auto":
@@ -224,3 +234,56 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         rows = self._check_rows(X)[0]
         return self.fitted_.predict(self.fitted_.model.encoding.standardise(rows))
+
+    # Saving -------------------------------------------------------------------------------------
+
+    # Fitted attributes of simple types that a saved model keeps, as far as there are any.
+    _kept = ("n_features_in_", "feature_names_in_", "target_names_", "classes_", "n_iter_")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file: safetensors with a JSON header, no pickle."""
+        check_is_fitted(self)
+        model, tensors = pack_model(self.fitted_)
+        header = {
+            "class": type(self).__name__,
+            "params": {name: plain(v) for name, v in self.get_params(deep=False).items()},
+            "settings": asdict(self.settings_),
+            "categories": self.columns_.categories,
+            "kept": {
+                name: plain(getattr(self, name)) for name in self._kept if hasattr(self, name)
+            },
+            "model": model,
+        }
+        write(path, header, tensors)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Any:
+        """Read a model written by `save`; a changed or foreign file is refused."""
+        header, tensors = read(path)
+        kinds = {kind.__name__: kind for kind in _descendants(BagEstimator)}
+        kind = kinds.get(header["class"])
+        if kind is None or not issubclass(kind, cls):
+            raise ModelFileError(
+                f"{os.fspath(path)!r} holds a {header['class']}, not a {cls.__name__}."
+            )
+        model = kind(**header["params"])
+        for name, value in header["kept"].items():
+            listed = name in ("feature_names_in_", "classes_")
+            dtype = object if name == "feature_names_in_" else None
+            setattr(model, name, np.array(value, dtype=dtype) if listed else value)
+        model.columns_ = Columns(model.categorical_features)
+        model.columns_.categories = header["categories"]
+        settings: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items()
+        }
+        model.settings_ = Settings(**settings)
+        recipe = model._recipe(model.settings_, model.columns_)
+        model.fitted_ = unpack_model(recipe, header["model"], tensors)
+        return model
+
+
+def _descendants(kind: type[Any]) -> Iterator[type[Any]]:
+    yield kind
+    children: list[type[Any]] = kind.__subclasses__()
+    for child in children:
+        yield from _descendants(child)

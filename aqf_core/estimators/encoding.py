@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -89,9 +89,10 @@ class FeatureEncoding(nn.Module):
                 continue
             x, wx = X[known, j], w[known]
             low[j], high[j], centre[j] = x.min(), x.max(), np.average(x, weights=wx)
-            spread = float(np.sqrt(np.average((x - centre[j]) ** 2, weights=wx)))
+            largest = max(float(np.abs(x).max()), 1e-300)
+            spread = np.sqrt(np.average(((x - centre[j]) / largest) ** 2, weights=wx))
             # What rounding leaves of a constant column is not a spread.
-            scale[j] = spread if spread > 1e-9 * max(1e-300, np.abs(x).max()) else 1.0
+            scale[j] = largest * spread if spread > 1e-9 else 1.0
             cuts = _cuts((x - centre[j]) / scale[j], wx, bins)
             if len(cuts) > 2:
                 bin_column += [j] * (len(cuts) - 1)
@@ -110,18 +111,22 @@ class FeatureEncoding(nn.Module):
             "number_column": np.array(numbers, dtype=np.int64),
             "missing_column": np.array(missing, dtype=np.int64),
         }
-        for name, table in tables.items():
-            tensor = torch.from_numpy(np.ascontiguousarray(table))
-            self.register_buffer(name, tensor)
-        self.width = len(numbers) + len(bin_column) + len(codes) + len(missing)
-        self.register_buffer("shift", torch.zeros(self.width, dtype=torch.float64))
-        self.register_buffer("factor", torch.ones(self.width, dtype=torch.float64))
+        width = len(numbers) + len(bin_column) + len(codes) + len(missing)
+        tables |= {"shift": np.zeros(width), "factor": np.ones(width)}
+        self.set_tables({name: torch.from_numpy(table) for name, table in tables.items()})
         encoded = self(self.standardise(X)).numpy()
         mean = np.average(encoded, axis=0, weights=w)
         spreads = np.sqrt(np.average((encoded - mean) ** 2, axis=0, weights=w))
         self.shift = torch.from_numpy(mean)
         # Rare categories and narrow bins would otherwise shout.
         self.factor = torch.from_numpy(1.0 / np.maximum(spreads, 0.2))
+        return self
+
+    def set_tables(self, tables: Mapping[str, Tensor]) -> FeatureEncoding:
+        """Take over the tables of a fitted encoding."""
+        for name, table in tables.items():
+            self.register_buffer(name, table)
+        self.width = len(self.shift)
         return self
 
     def standardise(self, X: NDArray[np.float64]) -> Tensor:

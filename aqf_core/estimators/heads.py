@@ -24,10 +24,11 @@ from ..quantile_function import QuantileDistribution
 from ..spaces import OutputSpace
 from ..transformers import Direction, make_transformer
 from ..transformers.base import LOG_SCALE_LIMIT, bounded
+from ..validation import lookup
 from .counts import PoissonPredictive
 from .pooling import PooledPredictive
 
-__all__ = ["FlowHead", "Head", "MixtureDensityHead", "PoissonHead", "QuantileGridHead"]
+__all__ = ["ClassHead", "FlowHead", "Head", "MixtureDensityHead", "PoissonHead", "QuantileGridHead"]
 
 
 class Head(nn.Module):
@@ -197,3 +198,49 @@ class PoissonHead(Head):
 
     def pooled(self, h: Tensor, space: OutputSpace) -> ScalarPredictive:
         return PoissonPredictive(self._log_rate(h).exp())
+
+
+class ClassHead(Head):
+    r"""Ordered classes 0 ... C-1 through the CDF of a flow, evaluated between the classes.
+
+    With thresholds between neighbouring classes, P(Y <= k) = F(t_k). The CRPS of this step
+    function is the ranked probability score, for two classes the Brier score:
+
+    .. math:: \sum_k (F(t_k) - 1[y \le k])^2
+
+    Args:
+        classes: number C of classes, at least 2.
+        transformer: name of a family of monotone maps.
+        objective: "crps", or "nll" for the logarithm of the probability of the class.
+    """
+
+    counts = True  # labels are not standardised, and steps cannot be recalibrated
+    thresholds: Tensor
+
+    def __init__(self, classes: int, transformer: str = "spline", objective: str = "crps") -> None:
+        super().__init__()
+        self.transformer = make_transformer(transformer, direction="cdf")
+        self.n_params = self.transformer.n_params
+        self.objective = lookup(objective, {"crps": "crps", "nll": "nll"}, "objective")
+        middle = torch.arange(classes - 1) - 0.5 * (classes - 2)
+        # Zero parameters are N(0, 1): the thresholds share its range.
+        self.register_buffer("thresholds", middle * min(1.0, 3.0 / classes), persistent=False)
+
+    def at_most(self, h: Tensor) -> Tensor:
+        """P(Y <= k) for k = 0 ... C-2: shape (..., C-1)."""
+        return self.transformer.cdf(self.thresholds.to(h.dtype), h.unsqueeze(-2))
+
+    def probabilities(self, h: Tensor) -> Tensor:
+        """Probabilities of the classes (..., C)."""
+        at_most = self.at_most(h)
+        zero = torch.zeros_like(at_most[..., :1])
+        return torch.cat([zero, at_most, zero + 1.0], -1).diff(dim=-1).clamp_min(0.0)
+
+    def loss(self, h: Tensor, y: Tensor, space: OutputSpace, exact: bool = False) -> Tensor:
+        if self.objective == "nll":
+            tiny = torch.finfo(h.dtype).eps
+            own = self.probabilities(h).gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+            return -own.clamp_min(tiny).log()
+        k = torch.arange(len(self.thresholds), device=y.device)
+        reached = (y.unsqueeze(-1) <= k).to(h.dtype)
+        return (self.at_most(h) - reached).square().sum(-1)

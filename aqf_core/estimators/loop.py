@@ -188,7 +188,7 @@ class _Watch:
         self.history.held_out.append(score.tolist())
         better = score < self.best
         self.best = torch.where(better, score, self.best)
-        self.saved = torch.where(better[self.optimiser.owner], self.optimiser.average, self.saved)
+        self.saved = torch.where(better.unsqueeze(1), self.optimiser.average, self.saved)
         self.stale = 0 if bool(better.any()) else self.stale + 1
         return self.stale
 
@@ -196,7 +196,7 @@ class _Watch:
     def restore(self) -> None:
         """Give every member its best weights."""
         self.history.best = self.best.tolist()
-        found = self.best.isfinite()[self.optimiser.owner]
+        found = self.best.isfinite().unsqueeze(1)
         self.optimiser.weights.copy_(torch.where(found, self.saved, self.optimiser.average))
 
 

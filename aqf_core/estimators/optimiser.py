@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["BagAdamW"]
 
@@ -13,8 +13,8 @@ BETA1, BETA2, EPS = 0.9, 0.99, 1e-8
 class BagAdamW:
     """AdamW whose state is flat: a step is a handful of operations, however many layers there are.
 
-    The parameters of the module become views of one vector `weights`, their gradients views of
-    another, so that members can be clipped, compared and restored. (The optimisers of torch also
+    The parameters of the module become views of one matrix `weights` with a row per
+    member, so that members can be clipped, compared and restored. (The optimisers of torch also
     import its compiler when they are built, which takes longer than a small fit.)
 
     Args:
@@ -36,17 +36,12 @@ class BagAdamW:
         self, module: nn.Module, weight_decay: float = 0.0, averaging: float = 0.0
     ) -> None:
         self.weight_decay, self.averaging = weight_decay, averaging
-        parameters = list(module.parameters())
-        self.members = len(parameters[0])
-        self.weights = torch.cat([p.detach().flatten() for p in parameters])
-        self.grads = torch.zeros_like(self.weights)
-        ranks = torch.arange(self.members, device=self.weights.device)
-        # Which member each weight belongs to.
-        self.owner = torch.cat([ranks.repeat_interleave(p[0].numel()) for p in parameters])
+        self.parameters = list(module.parameters())
+        self.weights = torch.cat([p.detach().reshape(len(p), -1) for p in self.parameters], 1)
         start = 0
-        for p in parameters:
-            own = slice(start, start + p.numel())
-            p.data, p.grad = self.weights[own].view(p.shape), self.grads[own].view(p.shape)
+        for p in self.parameters:
+            own = slice(start, start + p[0].numel())
+            p.data, p.grad = self.weights[:, own].view(p.shape), None
             start = own.stop
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.average = self.weights.clone()
@@ -56,15 +51,15 @@ class BagAdamW:
     def step(self, rate: float, limit: float = 1.0) -> None:
         """One step of each member with its gradient scaled to a norm of at most `limit`.
 
-        A gradient that is not finite is dropped. The gradients are zero afterwards.
+        A gradient that is not finite is dropped. There are no gradients afterwards.
         """
-        grads = self.grads
-        norm = grads.new_zeros(self.members).index_add_(0, self.owner, grads.square()).sqrt_()
+        grads = torch.cat([_gradient(p).reshape(len(p), -1) for p in self.parameters], 1)
+        norm = grads.square().sum(1, keepdim=True).sqrt_()
         if not bool(norm.isfinite().all()):
-            grads.masked_fill_(~norm.isfinite()[self.owner], 0.0)
+            grads.masked_fill_(~norm.isfinite(), 0.0)
             norm = norm.nan_to_num(0.0, 0.0)
         if bool((norm > limit).any()):
-            grads.mul_((limit / norm.clamp_min(limit))[self.owner])
+            grads.mul_(limit / norm.clamp_min(limit))
         self.steps += 1
         self.mean.lerp_(grads, 1 - BETA1)
         self.square.mul_(BETA2).addcmul_(grads, grads, value=1 - BETA2)
@@ -72,7 +67,12 @@ class BagAdamW:
         denominator = self.square.sqrt().div_(correction).add_(EPS)
         self.weights.mul_(1 - rate * self.weight_decay)
         self.weights.addcdiv_(self.mean, denominator, value=-rate / (1 - BETA1**self.steps))
-        grads.zero_()
+        for p in self.parameters:
+            p.grad = None
         # The average forgets the start quickly.
         keep = min(self.averaging, self.steps / (self.steps + 10))
         self.average.lerp_(self.weights, 1 - keep)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

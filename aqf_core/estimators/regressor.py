@@ -68,6 +68,7 @@ class DistributionRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
     ) -> DistributionRegressor:
         first = not (one_pass and hasattr(self, "fitted_"))
         names = _target_names(y)
+        _refuse_text(y)
         X, y, columns = self._check_rows(
             X, y, reset=first, multi_output=True, y_numeric=True, ensure_min_samples=2 - one_pass
         )
@@ -87,10 +88,13 @@ class DistributionRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
         y = np.asarray(y, dtype=np.float64)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
-        if must_vary and (np.ptp(y, axis=0) == 0).any():
+        constant = np.atleast_1d(np.ptp(y, axis=0) == 0)
+        if must_vary and constant.any():
+            column = int(constant.argmax())
+            which = "y" if y.ndim == 1 else f"column {column} of y"
             raise ValueError(
-                f"y is constant ({y.flat[0]:g} in every row), so there is no distribution to "
-                "learn; check the target column."
+                f"{which} is constant ({y.reshape(len(y), -1)[0, column]:g} in every row), so "
+                "there is no distribution to learn; check the target column."
             )
         return y
 
@@ -198,3 +202,16 @@ def _target_names(y: Any) -> list[Any]:
         return list(y.columns)
     name = getattr(y, "name", None)
     return [] if name is None else [name]
+
+
+def _refuse_text(y: Any) -> None:
+    values = np.asarray(y)
+    if y is None or values.dtype.kind not in "OUS":
+        return
+    try:
+        values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "y holds text or other values that are not numbers; convert it, or use "
+            "CDFFlowClassifier for labels."
+        ) from None

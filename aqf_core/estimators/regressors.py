@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,12 @@ class CDFFlowRegressor(QuantileFlowRegressor):
     """
 
     _direction = "cdf"
+
+    def _settings(self) -> Settings:
+        settings = super()._settings()
+        if self.preset == "paper" and self.learning_rate is None:
+            return replace(settings, learning_rate=3e-4)  # the published rate of this direction
+        return settings
 
 
 class GaussianRegressor(DistributionRegressor):

@@ -1,0 +1,170 @@
+"""Wrong input is refused early, in one clear sentence; odd but legal input works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from aqf_core import LevelError, UnknownNameError
+from aqf_core.estimators import CDFFlowClassifier, PoissonRegressor, QuantileFlowRegressor
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+Y = X[:, 0] + RNG.normal(size=60)
+
+
+def quick(**options: Any) -> QuantileFlowRegressor:
+    return QuantileFlowRegressor(**{"preset": "fast", "steps": 10, "random_state": 0} | options)
+
+
+@pytest.fixture(scope="module")
+def model() -> QuantileFlowRegressor:
+    return quick().fit(X, Y)
+
+
+def with_value(a: np.ndarray, value: float) -> np.ndarray:
+    a = a.copy()
+    a.flat[1] = value
+    return a
+
+
+BAD_FITS = {
+    "NaN in y": (X, with_value(Y, np.nan), "Input y contains NaN"),
+    "infinity in y": (X, with_value(Y, np.inf), "Input y contains infinity"),
+    "infinity in X": (with_value(X, np.inf), Y, "Input X contains infinity"),
+    "constant y": (X, np.full(60, 2.5), r"y is constant \(2.5 in every row\)"),
+    "one row": (X[:1], Y[:1], "minimum of 2 is required"),
+    "no rows": (X[:0], Y[:0], "0 sample"),
+    "no columns": (X[:, :0], Y, "0 feature"),
+    "different lengths": (X, Y[:50], "inconsistent numbers of samples"),
+    "text": (np.full((60, 2), "red"), Y, "X holds text .*declare its column categorical"),
+    "text column": (
+        pd.DataFrame({"size": Y, "colour": "red"}),
+        Y,
+        "column 'colour' holds text .*declare it categorical",
+    ),
+    "one constant target": (X, np.column_stack([Y, 0 * Y + 3]), r"column 1 of y is constant \(3 "),
+    "text in y": (X, np.where(Y > 0, "a", "b"), "y holds text .*CDFFlowClassifier for labels"),
+    "text objects in y": (X, np.where(Y > 0, "a", "b").astype(object), "y holds text"),
+    "no y": (X, None, "y"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FITS)
+def test_bad_training_data(case: str) -> None:
+    rows, targets, sentence = BAD_FITS[case]
+    with pytest.raises(ValueError, match=sentence):
+        quick().fit(rows, targets)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 95.0, np.nan])
+def test_levels_must_be_probabilities(model: QuantileFlowRegressor, level: float) -> None:
+    for ask in (
+        lambda: model.predict_quantiles(X, [0.5, level]),
+        lambda: model.predict_interval(X, level),
+        lambda: model.predict_dist(X).quantile(level),
+    ):
+        with pytest.raises(LevelError, match="strictly between 0 and 1"):
+            ask()
+    with pytest.raises(LevelError, match="none was given"):
+        model.predict_quantiles(X, [])
+
+
+def test_bad_questions(model: QuantileFlowRegressor) -> None:
+    with pytest.raises(ValueError, match="X has 2 features, but .* expecting 3"):
+        model.predict(X[:, :2])
+    with pytest.raises(ValueError, match="0 sample"):
+        model.predict(X[:0])
+    with pytest.raises(ValueError, match="2 targets, but the model was fitted with 1"):
+        model.score(X, np.column_stack([Y, Y]))
+    with pytest.raises(ValueError, match="2 targets, but the model was fitted with 1"):
+        quick().partial_fit(X, Y).partial_fit(X, np.column_stack([Y, Y]))
+    with pytest.raises(ValueError, match="fits neither 60 rows"):
+        model.predict_cdf(X, Y[:7])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        model.predict_cdf(X, np.nan)
+    with pytest.raises(ValueError, match="exactly one of below, above and between"):
+        model.predict_event(X, below=1.0, above=2.0)
+    with pytest.raises(ValueError, match="choose from mean, median"):
+        model.predict(X, "mode")
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UnknownNameError, match="unknown preset 'fastest'; choose from default"):
+        quick(preset="fastest").fit(X, Y)
+    with pytest.raises(ValueError, match="members must be at least 1, got 0"):
+        quick(members=0).fit(X, Y)
+    with pytest.raises(ValueError, match="learning_rate must be positive"):
+        quick(learning_rate=-1.0).fit(X, Y)
+    with pytest.raises(ValueError, match="column 'z', which X does not have"):
+        quick(categorical_features=["z"]).fit(X, Y)
+    with pytest.raises(ValueError, match="outside the support"):
+        quick(support=(0, None)).fit(X, Y)
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        quick().fit(X, Y, sample_weight=np.zeros(60))
+    with pytest.raises(ValueError, match="eval_set has another number of targets"):
+        quick().fit(X, Y, eval_set=(X, np.column_stack([Y, Y])))
+    with pytest.raises(ValueError, match="needs counts"):
+        PoissonRegressor("fast", steps=5).fit(X, Y)
+
+
+def test_bad_labels() -> None:
+    with pytest.raises(ValueError, match="single class"):
+        CDFFlowClassifier("fast", steps=5).fit(X, np.zeros(60, dtype=int))
+    with pytest.raises(ValueError, match="label 'c', which is not among the classes"):
+        labels = np.where(Y > 0, "a", "c")
+        CDFFlowClassifier("fast", steps=5, order=["a", "b"]).fit(X, labels)
+
+
+def test_categories_and_missing_values() -> None:
+    colour = RNG.choice(["red", "green", "blue"], 200)
+    size = RNG.normal(size=200)
+    y = size + np.where(colour == "red", 5.0, 0.0) + 0.1 * RNG.normal(size=200)
+    size[::7] = np.nan
+    frame = pd.DataFrame({"size": size, "colour": pd.Categorical(colour)})
+    model = quick(steps=150).fit(frame, y)
+    known = pd.DataFrame({"size": [0.0, 0.0, np.nan, 0.0], "colour": ["red", "blue", "red", "?"]})
+    known["colour"] = known["colour"].astype("category")
+    red, blue, missing, _ = model.predict(known)
+    assert red - blue > 3 and missing > 3
+    low, high = model.predict_interval(known, 0.9).to_numpy().T
+    assert high[2] - low[2] > 1.5 * (high[0] - low[0])  # an unknown size is less certain
+    # The same columns as an array, declared by position.
+    array = np.column_stack([size.astype(object), colour.astype(object)])
+    same = quick(steps=150, categorical_features=[1]).fit(array, y)
+    assert np.array_equal(same.predict(array), model.predict(frame))
+
+
+def test_large_offsets_keep_their_digits() -> None:
+    # Few steps, before rounding decides which weights are the best.
+    shifted = quick(steps=20).fit(1e6 * X + 1e9, Y + 1e9)
+    plain = quick(steps=20).fit(X, Y)
+    assert np.allclose(shifted.predict(1e6 * X + 1e9) - 1e9, plain.predict(X), atol=1e-2)
+
+
+def test_bounded_targets_stay_inside() -> None:
+    y = np.exp(Y)
+    model = quick(steps=80, support=(0, None)).fit(X, y)
+    assert model.predict_quantiles(X, [1e-6, 0.5]).min() >= 0
+    assert model.predict_cdf(X, -1.0).max() == 0 and model.predict_pdf(X, -1.0).max() == 0
+    dist, bound = model.predict_dist(X), np.zeros(60)
+    assert np.allclose(dist.crps(bound - 2.0), dist.crps(bound) + 2.0)
+    share = quick(steps=20, support=(0, 1)).fit(X, y / y.max())
+    assert share.predict_cdf(X, 1.5).min() == 1 and share.predict_cdf(X, np.inf).min() == 1
+
+
+def test_constant_and_extreme_features_do_no_harm() -> None:
+    odd = np.column_stack([X, np.full(60, 7.0), np.full(60, np.nan), 1e300 * X[:, 0]])
+    model = quick(steps=30).fit(odd, Y)
+    far = odd[:2].copy()
+    far[0, 0] = 1e30
+    assert np.isfinite(model.predict_quantiles(far, [0.01, 0.99])).all()
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 11])
+def test_tiny_data(rows: int) -> None:
+    model = QuantileFlowRegressor(steps=10, random_state=0).fit(X[:rows], Y[:rows])
+    assert np.isfinite(model.predict_interval(X)).all()
