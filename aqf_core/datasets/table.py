@@ -140,7 +140,7 @@ def _table(name: str, X: Any, targets: Any, task: Task | None) -> Table:
 def _numbers(column: Any) -> NDArray[np.float64]:
     import pandas as pd
 
-    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~np.isfinite(numbers)
     if bad.any():
         raise DataError(

@@ -171,7 +171,12 @@ def _gaussian_process(X: Array, y: Array, seed: int) -> Predict:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
-    return lambda X, levels: _normal_quantiles(*model.predict(X, return_std=True), levels)
+
+    def predict(X: Array, levels: Array) -> Array:
+        mean, deviation = model.predict(X, return_std=True)
+        return _normal_quantiles(mean, deviation, levels)
+
+    return predict
 
 
 def peers() -> list[Method]:

@@ -173,8 +173,8 @@ def _paper_summary(results: Results) -> str:
     note = """The published CRPS column is not comparable. CRPS is twice the integral of the pinball
 loss, so it must be about 1.98 times the check score; the published QFR has a CRPS of .025 and a
 check score of .865 on boston, .697 and 1.191 on concrete, .578 and 1.183 on energy. No forecast can
-have both, so only the other columns are set beside ours. The published "energy" rows nearly repeat those of
-concrete and are far above what any model gets on the heating loads of this data set."""
+have both, so only the other columns are set beside ours. The published "energy" rows nearly repeat
+those of concrete and are far above what any model gets on the heating loads of this data set."""
     return "### The paper's Table 1\n\n" + "\n\n".join(parts) + "\n\n" + note
 
 
