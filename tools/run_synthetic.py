@@ -18,7 +18,7 @@ import torch
 
 from aqf_core.datasets import NOISES
 from aqf_core.experiments.records import RecordFile
-from aqf_core.experiments.runner import run_jobs, run_tool
+from aqf_core.experiments.runner import run_and_report, run_tool
 from aqf_core.experiments.synthetic import chain_jobs, noise_jobs
 from aqf_core.experiments.synthetic_report import write_report
 
@@ -28,9 +28,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--problems", nargs="*", choices=NOISES, default=list(NOISES))
     parser.add_argument("--chains", nargs="*", type=int, default=[2, 50], help="numbers of targets")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--preset", choices=["default", "fast", "paper"], default="default")
-    parser.add_argument("--chain-preset", choices=["default", "fast", "paper"], default="fast")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--preset", choices=["default", "fast", "paper"], default="fast", help="fast: one network"
+    )
     parser.add_argument("--train", type=int, default=1000, help="rows, one target")
     parser.add_argument("--test", type=int, default=2000, help="rows, one target")
     parser.add_argument("--chain-train", type=int, default=2000, help="rows, chains")
@@ -56,16 +57,13 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(args.seeds)
     jobs = noise_jobs(args.problems, seeds, args.preset, args.train, args.test)
     jobs += chain_jobs(
-        args.chains, seeds, args.chain_preset, args.chain_train, args.chain_test, args.samples
+        args.chains, seeds, args.preset, args.chain_train, args.chain_test, args.samples
     )
-    results, failures = run_jobs(jobs, RecordFile(args.output))
-    if results:
-        page = args.markdown or args.output.with_suffix(".md")
-        command = shlex.join(["python", "tools/run_synthetic.py", *(arguments or sys.argv[1:])])
-        print(*write_report(results, page, command), sep="\n")
-    if failures:
-        print("Failed:", *failures, sep="\n", file=sys.stderr)
-    return int(bool(failures))
+    command = shlex.join(["python", "tools/run_synthetic.py", *(arguments or sys.argv[1:])])
+    page = args.markdown or args.output.with_suffix(".md")
+    return run_and_report(
+        jobs, RecordFile(args.output), lambda results: write_report(results, page, command)
+    )
 
 
 if __name__ == "__main__":

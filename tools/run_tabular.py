@@ -21,7 +21,7 @@ import torch
 
 from aqf_core.datasets import BUNDLED, UCI, read_csv
 from aqf_core.experiments.records import RecordFile
-from aqf_core.experiments.runner import Job, run_jobs, run_tool
+from aqf_core.experiments.runner import Job, run_and_report, run_tool
 from aqf_core.experiments.tabular import choose_methods, choose_tables, jobs_for
 from aqf_core.experiments.tabular_report import write_report
 
@@ -76,14 +76,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(remark, file=sys.stderr)
     if not jobs:
         return 2
-    results, failures = run_jobs(jobs, RecordFile(args.output))
-    if results:
-        page = args.markdown or args.output.with_suffix(".md")
-        command = shlex.join(["python", "tools/run_tabular.py", *(arguments or sys.argv[1:])])
-        print(*write_report(results, page, command), sep="\n")
-    if failures:
-        print("Failed:", *failures, sep="\n", file=sys.stderr)
-    return int(bool(failures))
+    command = shlex.join(["python", "tools/run_tabular.py", *(arguments or sys.argv[1:])])
+    page = args.markdown or args.output.with_suffix(".md")
+    return run_and_report(
+        jobs, RecordFile(args.output), lambda results: write_report(results, page, command)
+    )
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def _numbers(column: Any) -> NDArray[np.float64]:
     bad = ~np.isfinite(numbers)
     if bad.any():
         raise DataError(
-            f"column {column.name!r} holds {column[bad].iloc[0]!r}, which is no finite number; a "
+            f"column {column.name!r} holds '{column[bad].iloc[0]}', which is no finite number; a "
             "target must be numeric or have two values."
         )
     if np.ptp(numbers) == 0:

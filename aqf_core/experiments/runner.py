@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 from ..errors import AQFError
 from .records import Record, RecordFile, matches
 
-__all__ = ["Job", "run_jobs", "run_tool"]
+__all__ = ["Job", "run_and_report", "run_jobs", "run_tool"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,27 @@ def run_jobs(
             flush=True,
         )
     return [record for record in done if record is not None], failures
+
+
+def run_and_report(
+    jobs: Sequence[Job], file: RecordFile, report: Callable[[list[Record]], list[Path]]
+) -> int:
+    """Do the jobs, write a report of all results and name the failures.
+
+    Args:
+        jobs: what is wanted.
+        file: where results are and go.
+        report: writes the report and returns the files that it consists of.
+
+    Returns:
+        Exit status: 1 if a job failed.
+    """
+    results, failures = run_jobs(jobs, file)
+    if results:
+        print(*report(results), sep="\n")
+    if failures:
+        print("Failed:", *failures, sep="\n", file=sys.stderr)
+    return int(bool(failures))
 
 
 def run_tool(main: Callable[[], Any]) -> int:

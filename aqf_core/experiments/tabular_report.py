@@ -141,7 +141,7 @@ def _verdict(results: Results, dataset: str, entry: str) -> str:
         difference = paired(others, ours, entry)
         if difference.mean <= 0:
             behind.append(f"{method.label} ({difference})")
-        elif not difference.mean > 2 * difference.error:
+        elif difference.mean < 2 * difference.error:
             near.append(f"{method.label} ({difference})")
     best = f"QFR is not the best: ahead of it is {', '.join(behind)}." if behind else ""
     best = best or "QFR has the lowest mean of all methods."

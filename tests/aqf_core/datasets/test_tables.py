@@ -70,7 +70,7 @@ def test_several_targets_are_joint(tmp_path: Path) -> None:
         ("", ["b"], "empty line"),
         ("a,b\n1,2\n1,2,3,4\n", ["b"], "no regular table"),
         ("a,b\n1,x\n2,y\n3,z\n", ["b"], "holds 'x', which is no finite number"),
-        ("a,b\n1,inf\n2,3\n3,4\n", ["b"], "holds inf"),
+        ("a,b\n1,inf\n2,3\n3,4\n", ["b"], "holds 'inf'"),
         ("a,b\n1,5\n2,5\n3,5\n", ["b"], "5 in every row"),
     ],
 )

@@ -17,7 +17,7 @@ from aqf_core.experiments.scoring import (
 from aqf_core.metrics import calibration_mae_floor, crps_gaussian
 
 
-def gaussian_case(n: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def gaussian_case(n: int = 1500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     mean = rng.normal(size=n)
     y = mean + 2 * rng.normal(size=n)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,13 +16,10 @@ from aqf_core.estimators.presets import PRESETS, Settings
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def tool(name: str) -> ModuleType:
-    """Import a script of tools/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool(name: str) -> Callable[[list[str]], int]:
+    """The main function of a script of tools/."""
+    main: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "tools" / f"{name}.py"))["main"]
+    return main
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +50,7 @@ def houses(tmp_path: Path) -> Path:
 def test_own_table_is_run_once_and_reported(
     houses: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tool("run_tabular").main
+    run = tool("run_tabular")
     output = tmp_path / "runs/r.jsonl"
     command = ["--csv", str(houses), "--target", "price", "--methods", "qfr", "qro", "gp"]
     command += ["--seeds", "2", "--first-seed", "5", "--output", str(output)]
@@ -76,7 +73,7 @@ def test_own_table_is_run_once_and_reported(
 
 
 def test_two_classes_and_joint_targets(houses: Path, tmp_path: Path) -> None:
-    run = tool("run_tabular").main
+    run = tool("run_tabular")
     common = ["--seeds", "1", "--output", str(tmp_path / "r.jsonl")]
     classes = ["--csv", str(houses), "--target", "dear", "--methods", "cdfr", "logistic"]
     assert run([*classes, *common]) == 0
@@ -101,7 +98,7 @@ def test_published_figures_stand_beside_ours(tmp_path: Path) -> None:
     page = tmp_path / "docs/tabular.md"
     command = ["--datasets", "yacht", "--data-root", str(tmp_path), "--methods", "qfr", "gaussian"]
     command += ["--seeds", "1", "--output", str(tmp_path / "r.jsonl"), "--markdown", str(page)]
-    assert tool("run_tabular").main(command) == 0
+    assert tool("run_tabular")(command) == 0
     text = page.read_text()
     assert "| yacht | published | .225 | .202 | .174 | .171 | - |" in text
     assert "published CRPS column is not comparable" in text
@@ -121,7 +118,7 @@ def test_contradictions_are_refused(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        tool("run_tabular").main(options)
+        tool("run_tabular")(options)
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -131,7 +128,7 @@ def test_methods_of_another_task_do_nothing(
 ) -> None:
     output = tmp_path / "r.jsonl"
     command = ["--datasets", "cancer", "--methods", "qro", "--output", str(output)]
-    assert tool("run_tabular").main(command) == 2
+    assert tool("run_tabular")(command) == 2
     assert "None of the chosen methods fits" in capsys.readouterr().err
     assert not output.exists()
 
@@ -141,17 +138,18 @@ def test_bundled_tables_run_without_files(
 ) -> None:
     monkeypatch.setenv("AQF_DATA", str(tmp_path))
     command = ["--datasets", "yacht", "--methods", "qfr", "--seeds", "1"]
-    assert tool("run_tabular").main([*command, "--output", str(tmp_path / "r.jsonl")]) == 0
+    assert tool("run_tabular")([*command, "--output", str(tmp_path / "r.jsonl")]) == 0
     assert "progression stand in for yacht" in capsys.readouterr().err
     (row,) = records(tmp_path / "r.jsonl")
     assert (row["dataset"], row["test_rows"]) == ("progression", 111)
     assert len(load_bundled("progression")) == 442
 
 
+@pytest.mark.slow
 def test_synthetic_run_resumes_and_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tool("run_synthetic").main
+    run = tool("run_synthetic")
     output, page = tmp_path / "s.jsonl", tmp_path / "docs/synthetic.md"
     command = ["--seeds", "1", "--train", "60", "--test", "50", "--chain-train", "60"]
     command += ["--chain-test", "40", "--samples", "40", "--chains", "3"]
@@ -180,5 +178,5 @@ def test_synthetic_run_resumes_and_reports(
 
 def test_synthetic_refuses_too_little(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        tool("run_synthetic").main(["--train", "3"])
+        tool("run_synthetic")(["--train", "3"])
     assert "--train must be at least 20" in capsys.readouterr().err
