@@ -32,9 +32,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--preset", choices=["default", "fast", "paper"], default="fast", help="fast: one network"
     )
-    parser.add_argument("--train", type=int, default=1000, help="rows, one target")
+    parser.add_argument("--train", type=int, default=5000, help="rows, one target")
     parser.add_argument("--test", type=int, default=2000, help="rows, one target")
-    parser.add_argument("--chain-train", type=int, default=2000, help="rows, chains")
+    parser.add_argument("--chain-train", type=int, default=5000, help="rows, chains")
     parser.add_argument("--chain-test", type=int, default=500, help="rows, chains")
     parser.add_argument("--samples", type=int, default=256, help="draws per test row, chains")
     parser.add_argument("--output", type=Path, default=Path("runs/synthetic.jsonl"))

@@ -121,7 +121,7 @@ def _classifier(name: str, label: str, settings: str, make: Callable[[int], Any]
         pipeline = make_pipeline(numeric_features(X, scale=True), make(seed))
         return PipelineFit(pipeline.fit(X, y))
 
-    return Method(name, label, settings, fit)
+    return Method(name, label, settings, fit, "sklearn")
 
 
 def _logistic(seed: int) -> Any:

@@ -88,10 +88,18 @@ def _on_grid(predict: Callable[[Array], Array]) -> Predict:
     return lambda X, levels: interpolate_levels(GRID, np.asarray(predict(X), float), levels)
 
 
+def _tree(seed: int) -> Any:
+    """NGBoost's own base learner; it does not pass its seed on, so that ties fall by chance."""
+    from ngboost.learners import default_tree_learner
+    from sklearn.base import clone
+
+    return clone(default_tree_learner).set_params(random_state=seed)
+
+
 def _ngboost(X: Array, y: Array, seed: int) -> Predict:
     from ngboost import NGBRegressor
 
-    model = NGBRegressor(verbose=False, random_state=seed).fit(X, y)
+    model = NGBRegressor(Base=_tree(seed), verbose=False, random_state=seed).fit(X, y)
 
     def predict(X: Array, levels: Array) -> Array:
         normal = model.pred_dist(X).params
@@ -232,7 +240,7 @@ def _ngboost_joint(X: Any, y: Array, seed: int) -> PeerFit:
     # Its start needs targets of moderate size.
     mean, deviation = y.mean(0), y.std(0)
     model = NGBRegressor(
-        Dist=MultivariateNormal(y.shape[1]), verbose=False, random_state=seed, natural_gradient=True
+        Dist=MultivariateNormal(y.shape[1]), Base=_tree(seed), verbose=False, random_state=seed
     ).fit(prepare.transform(X), (y - mean) / deviation)
 
     def moments(X: Array) -> tuple[Array, Array]:

@@ -99,8 +99,8 @@ def _noise(results: Results) -> str:
         f"""## One target, three kinds of noise
 
 f(x') = sin(x'/2) + x'/10, {sizes["train"]:,} rows to learn from, {sizes["test"]:,} to test.
-The paper does not say where x' lies nor the constant of the Poisson rate: x' is uniform on
-[-10, 10], the constant 2.75, which gives the truth the published CRPS of .898. Beta(2, 5) as it is
+The paper does not say how many rows it had, where x' lies, nor the constant of the Poisson rate: x'
+is uniform on [-10, 10], the constant 2.75, which gives the truth the published CRPS of .898. Beta(2, 5) as it is
 written has a CRPS of .090 around the truth, the published table says .443: five times the noise
 gives .448, so that is "beta" here, and the noise as it is written is "beta-unit". Observed shares
 below the quantiles of counts lie above the level even for the true quantiles, because counts come
@@ -151,7 +151,7 @@ def _chains(results: Results) -> str:
         f"""## Chains of targets
 
 x_0 = 5 sin(x'/3) + x' + N(0, 1), then every target from the one before in the same way; x' is
-uniform on [-10, 10] (the paper does not say), {sizes["train"]:,} rows to learn from,
+uniform on [-10, 10], {sizes["train"]:,} rows to learn from (the paper says neither),
 {sizes["test"]:,} to test, {sizes["samples"]} joint samples for each. Marginal: mean CRPS of the
 targets. Joint: energy score divided by the root of the number of targets, which is of the size of
 the published figures. Both by the fair estimator."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.tree import DecisionTreeRegressor
 
 from aqf_core.datasets import DataError, Table, load_bundled
 from aqf_core.errors import UnknownNameError
@@ -113,8 +115,8 @@ def test_the_joint_peer_is_given_and_gives_back_the_units(monkeypatch: pytest.Mo
     class Regressor:
         """Knows the covariance of the targets it was given and nothing else."""
 
-        def __init__(self, Dist: object, **options: object) -> None:
-            assert Dist == "normal of 2"
+        def __init__(self, Dist: object, Base: Any, **options: object) -> None:
+            assert (Dist, Base.max_depth, Base.random_state) == ("normal of 2", 3, 0)
 
         def fit(self, X: np.ndarray, y: np.ndarray) -> Regressor:
             seen.append(y)
@@ -129,6 +131,7 @@ def test_the_joint_peer_is_given_and_gives_back_the_units(monkeypatch: pytest.Mo
     modules = {
         "ngboost": {"NGBRegressor": Regressor},
         "ngboost.distns": {"MultivariateNormal": lambda d: f"normal of {d}"},
+        "ngboost.learners": {"default_tree_learner": DecisionTreeRegressor(max_depth=3)},
     }
     for name, content in modules.items():
         module = ModuleType(name)
