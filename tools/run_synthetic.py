@@ -10,7 +10,6 @@ what is missing, and writes a page with a figure from all of them.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import torch
 
 from aqf_core.datasets import NOISES
 from aqf_core.experiments.records import RecordFile
-from aqf_core.experiments.runner import run_and_report, run_tool
+from aqf_core.experiments.runner import run_and_report, run_tool, shown_command
 from aqf_core.experiments.synthetic import chain_jobs, noise_jobs
 from aqf_core.experiments.synthetic_report import write_report
 
@@ -59,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     jobs += chain_jobs(
         args.chains, seeds, args.preset, args.chain_train, args.chain_test, args.samples
     )
-    command = shlex.join(["python", "tools/run_synthetic.py", *(arguments or sys.argv[1:])])
+    command = shown_command("run_synthetic", arguments or sys.argv[1:])
     page = args.markdown or args.output.with_suffix(".md")
     return run_and_report(
         jobs, RecordFile(args.output), lambda results: write_report(results, page, command)

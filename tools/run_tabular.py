@@ -13,7 +13,6 @@ catboost, lightgbm, xgboost, quantile-forest) take part when they are installed.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import torch
 
 from aqf_core.datasets import BUNDLED, UCI, read_csv
 from aqf_core.experiments.records import RecordFile
-from aqf_core.experiments.runner import Job, run_and_report, run_tool
+from aqf_core.experiments.runner import Job, run_and_report, run_tool, shown_command
 from aqf_core.experiments.tabular import choose_methods, choose_tables, jobs_for
 from aqf_core.experiments.tabular_report import write_report
 
@@ -76,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(remark, file=sys.stderr)
     if not jobs:
         return 2
-    command = shlex.join(["python", "tools/run_tabular.py", *(arguments or sys.argv[1:])])
+    command = shown_command("run_tabular", arguments or sys.argv[1:])
     page = args.markdown or args.output.with_suffix(".md")
     return run_and_report(
         jobs, RecordFile(args.output), lambda results: write_report(results, page, command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import Any, TextIO
 from ..errors import AQFError
 from .records import Record, RecordFile, matches
 
-__all__ = ["Job", "run_and_report", "run_jobs", "run_tool"]
+__all__ = ["Job", "run_and_report", "run_jobs", "run_tool", "shown_command"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,23 @@ def run_and_report(
     if failures:
         print("Failed:", *failures, sep="\n", file=sys.stderr)
     return int(bool(failures))
+
+
+def shown_command(tool: str, arguments: Sequence[str]) -> str:
+    """The command for a page: without the places where this machine keeps data and results.
+
+    Example:
+        >>> shown_command("run_tabular", ["--data-root", "/disk", "--csv", "a b.csv"])
+        "python tools/run_tabular.py --csv 'a b.csv'"
+    """
+    kept: list[str] = []
+    rest = iter(arguments)
+    for word in rest:
+        if word in ("--data-root", "--output"):
+            next(rest, None)
+        elif not word.startswith(("--data-root=", "--output=")):
+            kept.append(word)
+    return shlex.join(["python", f"tools/{tool}.py", *kept])
 
 
 def run_tool(main: Callable[[], Any]) -> int:

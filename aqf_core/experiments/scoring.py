@@ -8,7 +8,6 @@ flat beyond its last ones. CRPS / (2 check score) then lies near .99 for any sen
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -121,12 +120,13 @@ def score_probabilities(probability: Array, y: Array) -> Record:
     """
     from sklearn.metrics import log_loss, roc_auc_score
 
-    p: Any = np.clip(probability, 1e-6, 1 - 1e-6)
+    # Certainty that is wrong would cost infinitely much.
+    bounded = np.clip(probability, 1e-6, 1 - 1e-6)
     return {
-        "accuracy": float(np.mean((p > 0.5) == (y > 0.5))),
-        "auc": float(roc_auc_score(y, p)),
+        "accuracy": float(np.mean((probability > 0.5) == (y > 0.5))),
+        "auc": float(roc_auc_score(y, probability)),
         "brier": float(np.mean((probability - y) ** 2)),
-        "log_loss": float(log_loss(y, p)),
-        "probability": np.round(probability, 5).tolist(),
+        "log_loss": float(log_loss(y, bounded)),
+        "probability": [float(f"{p:.6g}") for p in probability],
         "label": y.astype(int).tolist(),
     }

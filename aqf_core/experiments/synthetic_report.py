@@ -100,11 +100,11 @@ def _noise(results: Results) -> str:
 
 f(x') = sin(x'/2) + x'/10, {sizes["train"]:,} rows to learn from, {sizes["test"]:,} to test.
 The paper does not say how many rows it had, where x' lies, nor the constant of the Poisson rate: x'
-is uniform on [-10, 10], the constant 2.75, which gives the truth the published CRPS of .898. Beta(2, 5) as it is
-written has a CRPS of .090 around the truth, the published table says .443: five times the noise
-gives .448, so that is "beta" here, and the noise as it is written is "beta-unit". Observed shares
-below the quantiles of counts lie above the level even for the true quantiles, because counts come
-in steps."""
+is uniform on [-10, 10], the constant 2.75, which gives the truth the published CRPS of .898.
+Beta(2, 5) as it is written has a true CRPS of .090, the published table says .443: five times the
+noise gives .448, so that is "beta" here, and the noise as it is written is "beta-unit". Observed
+shares below the quantiles of counts lie above the level even for the true quantiles, because counts
+come in steps."""
     ]
     for dataset in _names(results):
         truth = _of(results, dataset, TRUTH)
