@@ -39,11 +39,12 @@ def write_report(results: Results, path: Path, command: str) -> list[Path]:
 
 def synthetic_page(results: Results, command: str, figures: Sequence[str] = ()) -> str:
     """The page as Markdown."""
-    seeds = len({r["seed"] for r in results})
+    count = len({r["seed"] for r in results})
+    seeds = f"{count} seed{'s' if count > 1 else ''}"
     parts = [
         f"""# Distance to a known truth
 
-Means over {seeds} seeds; every method, and the truth, sees the same rows. "Above truth" is the mean
+Means over {seeds}; every method, and the truth, sees the same rows. "Above truth" is the mean
 paired difference with its standard error over seeds; the paper's is from its own tables. All models
 are the same network with another head.
 
