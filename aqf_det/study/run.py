@@ -210,6 +210,8 @@ class Study:
     def config(self, variant: Variant, dropout: bool = False) -> Config:
         """A variant's config."""
         cfg = variant_config(self.cfg, variant)
+        if variant.has_branch:
+            cfg.model.bbox_head.flow.update(self.size.branch)
         cfg.model.test_cfg.n_samples = self.size.samples
         if dropout:
             cfg.model.bbox_head.dropout = DROPOUT
