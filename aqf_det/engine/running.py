@@ -165,6 +165,8 @@ def test(
     if dump is not None and not dump.endswith((".npz", ".pkl", ".pickle")):
         raise ValueError(f"the dump file must end in .npz or .pkl, got {dump}.")
     cfg.load_from = checkpoint
+    # A checkpoint's weights are the averaged ones already, and the hook fails without training.
+    cfg.custom_hooks = [h for h in cfg.get("custom_hooks") or [] if h["type"] != "EMAHook"]
     runner = Runner.from_cfg(cfg)
     if dump is not None:
         Path(dump).parent.mkdir(parents=True, exist_ok=True)

@@ -282,6 +282,18 @@ def test_missing_files_are_named(data: Path, tmp_path: Path) -> None:
         tool("train").main([gone, "--work-dir", str(tmp_path)])
 
 
+def test_a_config_with_averaged_weights_is_tested(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    checkpoint, results = str(trained / "epoch_3.pth"), []
+    for hooks in ([], [{"type": "EMAHook", "ema_type": "ExpMomentumEMA", "momentum": 0.002}]):
+        config = write_config(tmp_path, "demo_qfr", data)
+        cfg = running.load_config(config, str(tmp_path))
+        cfg.custom_hooks = [*cfg.get("custom_hooks", []), *hooks]
+        results.append(running.test(cfg, checkpoint))
+    assert str(results[0]) == str(results[1])  # NaN included
+
+
 def test_no_detection_is_a_result(data: Path, trained: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, "demo_qfr", data)
     cfg = running.load_config(config, str(tmp_path), {"model.test_cfg.score_thr": 0.9999})
