@@ -239,7 +239,7 @@ def _settings(results: Results) -> str:
         left_out = f"\n\nNot in this run: {', '.join(absent)}."
     return (
         "## Settings\n\nOne set per method for all data sets. Settings of other libraries were "
-        "chosen in their favour on splits 0-2 of yacht and boston.\n\n"
+        "chosen in their favour: a few were tried on splits 0-2 of yacht, by test scores.\n\n"
         + "\n".join(lines)
         + left_out
     )
