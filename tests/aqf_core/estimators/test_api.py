@@ -275,4 +275,5 @@ def test_ordered_classes() -> None:
 def test_no_warnings_in_ordinary_use() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        quick().fit(X, Y).predict_interval(X)
+        low, high = quick().fit(X, Y).predict_interval(X).T
+    assert (low < high).all()
