@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ids(dataset: object) -> list[str]:
-    return [dataset.get_data_info(i)["img_id"] for i in range(len(dataset))]  # type: ignore
+    return [dataset.get_data_info(i)["img_id"] for i in range(len(dataset))]
 
 
 def test_a_share_splits_the_training_images(data: Path) -> None:
