@@ -152,6 +152,18 @@ def letterbox_map(boxes: Tensor, meta: Mapping[str, Any]) -> tuple[Tensor, Tenso
     return boxes.new_tensor([sx, sy, sx, sy]), boxes.new_tensor([left, top, left, top])
 
 
+def picture_frame(meta: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """The rectangle (left, top, right, bottom) that the picture fills in the network's input.
+
+    Example:
+        >>> picture_frame({"img_shape": (320, 320), "pad_param": [40, 40, 0, 0]})
+        (0.0, 40.0, 320.0, 280.0)
+    """
+    height, width = meta["img_shape"][:2]
+    top, bottom, left, right = meta.get("pad_param", (0.0, 0.0, 0.0, 0.0))
+    return float(left), float(top), float(width - right), float(height - bottom)
+
+
 def _extent(results: Results) -> tuple[float, float, float, float] | None:
     """The smallest rectangle that holds every ground truth, or None without objects."""
     boxes = results.get("gt_bboxes")

@@ -39,6 +39,7 @@ class CellCache:
         boxes: (P, 4) xyxy in network-input pixels.
         labels: (P,) classes.
         weights: (P,) mix-up weights.
+        frame: (P, 4) the rectangle of each object's picture.
         image: (P,) the :func:`image_code` of each object's image; None in older files.
     """
 
@@ -48,6 +49,7 @@ class CellCache:
     boxes: Tensor
     labels: Tensor
     weights: Tensor
+    frame: Tensor
     image: Tensor | None = None
 
     def __len__(self) -> int:
@@ -66,6 +68,7 @@ class CellCache:
             boxes=self.boxes[chosen],
             labels=self.labels[chosen],
             weights=self.weights[chosen],
+            frame=self.frame[chosen],
         )
         return features, objects
 
@@ -145,11 +148,13 @@ def detecting_cells(
                 weights=best[index] / total[truth],
             )
         )
-    names = [f.name for f in fields(Assignment)]
+    names = [f.name for f in fields(Assignment) if f.name != "frame"]
     if not parts:
         empty = every[:0]
-        return Assignment(empty, empty, raw.new_zeros(0, 4), empty, raw.new_zeros(0))
-    return Assignment(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+        none = Assignment(empty, empty, raw.new_zeros(0, 4), empty, raw.new_zeros(0))
+        return none.framed(samples)
+    joined = (torch.cat([getattr(part, name) for part in parts]) for name in names)
+    return Assignment(*joined).framed(samples)
 
 
 def collect_cells(
@@ -214,6 +219,7 @@ def collect_cells(
         boxes=torch.cat([item.boxes for item in objects]).cpu(),
         labels=torch.cat([item.labels for item in objects]).cpu(),
         weights=torch.cat([item.weights for item in objects]).cpu(),
+        frame=torch.cat([item.frame for item in objects if item.frame is not None]).cpu(),
         image=torch.cat(images),
     )
 

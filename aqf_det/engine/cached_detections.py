@@ -23,6 +23,7 @@ from ..datasets.transforms import letterbox_map
 from ..evaluation import BoxPairs, BoxUncertaintyMetric
 from ..evaluation.box_uncertainty_metric import collect_pairs
 from ..evaluation.scores import pair_energy
+from ..models.assigner import picture_frames
 from ..models.box_distribution import BoxDistribution
 from ..models.coder import make_grid
 from ..models.detector import FlowDetector
@@ -108,7 +109,8 @@ def collect_detections(
     detector.eval()
     features: list[list[Tensor]] = [[] for _ in head.strides]
     columns: dict[str, list[Tensor]] = {
-        name: [] for name in ("index", "boxes", "labels", "image", "raw", "scale", "offset")
+        name: []
+        for name in ("index", "boxes", "labels", "frame", "image", "raw", "scale", "offset")
     }
     shapes: tuple[tuple[int, int], ...] = ()
     total = 0
@@ -123,9 +125,10 @@ def collect_detections(
             seen = [[h[i : i + 1] for h in hidden] for i in range(len(hidden[0]))]
             found = [find_candidates(head, maps, grid, options) for maps in seen]
             detections = []
-            for item in found:
+            frames = picture_frames(ready["data_samples"], found[0].boxes)
+            for item, frame in zip(found, frames, strict=True):
                 chosen = item.index[item.kept]
-                law = cell_distribution(head, (), grid, chosen, item.raw[chosen], None)
+                law = cell_distribution(head, (), grid, chosen, item.raw[chosen], frame, None)
                 kept = item.kept
                 detections.append(
                     Detections(item.boxes[kept], item.scores[kept], item.labels[kept], law)
@@ -134,7 +137,9 @@ def collect_detections(
         samples = detector.add_pred_to_datasample(ready["data_samples"], results)
         evaluator.process(samples, batch)
         records = tables[0].results[-len(samples) :]
-        for item, sample, record, maps in zip(found, samples, records, seen, strict=True):
+        for item, sample, record, maps, frame in zip(
+            found, samples, records, seen, frames, strict=True
+        ):
             index = item.index[item.kept][torch.from_numpy(record["detection"])]
             scale, offset = letterbox_map(item.boxes, sample.metainfo)
             truth = torch.from_numpy(np.asarray(record["truth"], np.float32)).reshape(-1, 4)
@@ -142,6 +147,7 @@ def collect_detections(
                 "index": index,
                 "boxes": truth * scale + offset,
                 "labels": torch.from_numpy(record["label"]),
+                "frame": frame.expand(len(index), 4),
                 "image": torch.full_like(index, image_code(sample.metainfo)),
                 "raw": item.raw[index],
                 "scale": scale.expand(len(index), 4),
@@ -165,7 +171,7 @@ def collect_detections(
         shapes=shapes,
         features=tuple(torch.cat(values) for values in features),
         weights=torch.ones(len(joined["index"])),
-        **{name: joined.pop(name) for name in ("index", "boxes", "labels", "image")},
+        **{name: joined.pop(name) for name in ("index", "boxes", "labels", "frame", "image")},
     )
     return DetectionCache(cells=cells, pairs=pairs, **joined), metrics
 
@@ -184,7 +190,15 @@ def predict_rows(
         with torch.no_grad():
             yield (
                 chosen,
-                cell_distribution(head, features, grid, objects.index, cache.raw[chosen], masks),
+                cell_distribution(
+                    head,
+                    features,
+                    grid,
+                    objects.index,
+                    cache.raw[chosen],
+                    cache.cells.frame[chosen],
+                    masks,
+                ),
             )
 
 

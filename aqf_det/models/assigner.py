@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from mmdet.registry import TASK_UTILS
+from mmdet.structures import SampleList
 from torch import Tensor
 
+from ..datasets.transforms import picture_frame
 from .coder import Grid
+
+
+def picture_frames(samples: SampleList, like: Tensor) -> Tensor:
+    """The rectangles (B, 4) that the pictures of a batch fill in the network's input."""
+    return like.new_tensor([picture_frame(sample.metainfo) for sample in samples]).reshape(-1, 4)
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,8 @@ class Assignment:
         boxes: (P, 4) the objects, xyxy in network-input pixels.
         labels: (P,) their classes.
         weights: (P,) their mix-up weights (1 where no mix-up took place).
+        frame: (P, 4) the rectangles of their pictures in the same pixels; the assigner does not
+            know them, see :meth:`framed`.
     """
 
     image: Tensor
@@ -29,6 +38,11 @@ class Assignment:
     boxes: Tensor
     labels: Tensor
     weights: Tensor
+    frame: Tensor | None = None
+
+    def framed(self, samples: SampleList) -> Assignment:
+        """The same with the rectangle that the picture of each object fills."""
+        return replace(self, frame=picture_frames(samples, self.boxes)[self.image])
 
     def __len__(self) -> int:
         return len(self.index)

@@ -155,7 +155,7 @@ class FlowDetector(FlowDetection, SingleStageDetector):
         rescale: bool,
     ) -> list[Detections]:
         """What the dense head finds."""
-        return self.bbox_head.detect(maps, options)
+        return self.bbox_head.detect(maps, samples, options)
 
 
 def detect_in_views(

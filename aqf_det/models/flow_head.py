@@ -67,6 +67,7 @@ class FlowHead(CheckpointGuard):
         slot: Tensor,
         mean: Tensor,
         sigma: Tensor,
+        frame: Tensor,
         targets: Tensor,
         weights: Tensor,
     ) -> dict[str, Tensor]:
@@ -78,12 +79,14 @@ class FlowHead(CheckpointGuard):
             slot: See level.
             mean: (1, P, 4) point boxes.
             sigma: (1, P, 4) the standard deviations the flow starts from.
+            frame: (P, 4) the rectangles of the pictures.
             targets: (P, 4) ground truths.
             weights: (P,).
         """
         if self.branch is None:
             raise RuntimeError("stage 2 needs a flow branch; this head has none.")
-        loss = self.branch.loss([f[None] for f in features], level, slot, mean, sigma, targets)
+        features = [f[None] for f in features]
+        loss = self.branch.loss(features, level, slot, mean, sigma, frame, targets)
         total = (loss * weights).sum() / weights.sum().clamp_min(1.0)
         # An image without objects must still touch every parameter, or distributed training hangs.
         return {"loss_flow": total + 0.0 * sum(p.sum() for p in self.branch.parameters())}

@@ -47,6 +47,8 @@ class FlowOptions:
         width: Width of the branch's layers.
         hidden: Hidden layers of the conditioner.
         levels: Levels per example at which the training integral is evaluated.
+        borders: Whether the branch is told how far each side lies from the border of the picture.
+            Objects that the border cuts end exactly there, so near it errors are skewed.
     """
 
     kind: str = "gaussian"
@@ -59,6 +61,7 @@ class FlowOptions:
     width: int = 128
     hidden: Sequence[int] = (128,)
     levels: int = 16
+    borders: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | FlowOptions) -> FlowOptions:
@@ -103,4 +106,5 @@ class FlowOptions:
         """What a checkpoint must agree on, e.g. ``"quantile/spline/independent"``."""
         if not self.branch:
             return "gaussian"
-        return f"{self.kind}/{self.transformer}/{self.dependence}"
+        borders = "/borders" if self.borders else ""
+        return f"{self.kind}/{self.transformer}/{self.dependence}{borders}"

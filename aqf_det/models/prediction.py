@@ -206,9 +206,16 @@ def dropout_masks(head: FlowYOLOHead, options: PredictionOptions) -> list[Tensor
 
 
 def detect_image(
-    head: FlowYOLOHead, hidden: Sequence[Tensor], options: PredictionOptions
+    head: FlowYOLOHead, hidden: Sequence[Tensor], frame: Tensor, options: PredictionOptions
 ) -> Detections:
-    """Detections of one image from the head's feature maps (1, 2c, H, W), one per level."""
+    """Detections of one image.
+
+    Args:
+        head: The head.
+        hidden: Its feature maps (1, 2c, H, W), one per level.
+        frame: (4,) the rectangle of the picture.
+        options: How to predict.
+    """
     masks = dropout_masks(head, options)
     grid = head.grid(hidden)
     found = find_candidates(head, hidden, grid, options, masks)
@@ -219,7 +226,7 @@ def detect_image(
         features: Sequence[Tensor] = ()
         if masks is not None or head.branch is not None:
             features = head.cell_features(hidden, grid, torch.zeros_like(index), index)
-        return cell_distribution(head, features, grid, index, found.raw[index], masks)
+        return cell_distribution(head, features, grid, index, found.raw[index], frame, masks)
 
     if options.voting is None or len(kept) == 0:
         return Detections(boxes[kept], found.scores[kept], labels[kept], distribution(kept))
@@ -339,6 +346,7 @@ def cell_distribution(
     grid: Grid,
     index: Tensor,
     raw: Tensor,
+    frame: Tensor,
     masks: Sequence[Tensor] | None,
 ) -> BoxDistribution:
     """The distribution of chosen candidates, in network-input pixels.
@@ -350,13 +358,15 @@ def cell_distribution(
         grid: All candidates.
         index: (N,) the chosen ones.
         raw: (N, 9 + C) their outputs by the deterministic network.
+        frame: (4,) or (N, 4) the rectangles of their pictures.
         masks: See :func:`dropout_masks`.
     """
     at = raw[None] if masks is None else head.raw_at(features, grid, index, masks)
     mean, sigma = head.gaussian(at, grid, index)
     if head.branch is None:
         return BoxDistribution.gaussian(mean, sigma)
-    return head.branch(thin(features, masks), grid.level[index], grid.slot[index], mean, sigma)
+    level, slot = grid.level[index], grid.slot[index]
+    return head.branch(thin(features, masks), level, slot, mean, sigma, frame.expand(len(index), 4))
 
 
 def attach_distribution(

@@ -20,6 +20,7 @@ from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
+from .assigner import picture_frames
 from .checkpoint_kind import CheckpointKindError
 from .detector import FlowDetection
 from .flow_bbox_head import FlowBBoxHead
@@ -61,14 +62,14 @@ class StockFlowDetection(FlowDetection):
         self.flow_head.calibration.refuse_training()
         if self.stage == 1:
             return super().loss(batch_inputs, batch_data_samples)
-        boxes, targets, features = self.training_boxes(batch_inputs, batch_data_samples)
-        return self.flow_head.flow_loss(features, boxes, targets)
+        boxes, frame, targets, features = self.training_boxes(batch_inputs, batch_data_samples)
+        return self.flow_head.flow_loss(features, boxes, frame, targets)
 
     @torch.no_grad()
     def training_boxes(
         self, batch_inputs: Tensor, samples: SampleList
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Boxes (P, 4) that the frozen detector keeps, true boxes (P, 4) and features (P, C)."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Kept boxes (P, 4), their frames (P, 4), true boxes (P, 4) and features (P, C)."""
         least = max(self.flow_head.test_cfg.get("score_thr", 0.0), self.flow_head.min_score)
         test_cfg = ConfigDict({**self.flow_head.test_cfg, "score_thr": least})
         # As at test time, whatever precision the branch is trained in.
@@ -78,7 +79,9 @@ class StockFlowDetection(FlowDetection):
             pairs = map(self.flow_head.training_pairs, answers, samples)
             boxes, targets = zip(*pairs, strict=True)
             features = self.box_features(maps, bbox2roi(boxes))
-        return torch.cat(boxes), torch.cat(targets), features
+        counts = torch.tensor([len(b) for b in boxes], device=batch_inputs.device)
+        frame = picture_frames(samples, torch.cat(boxes)).repeat_interleave(counts, 0)
+        return torch.cat(boxes), frame, torch.cat(targets), features
 
     def look(
         self,
@@ -94,15 +97,18 @@ class StockFlowDetection(FlowDetection):
             for answer, sample in zip(answers, samples, strict=True)
         ]
         features = self.box_features(maps, bbox2roi(boxes)).split([len(b) for b in boxes])
+        frames = picture_frames(samples, features[0])
         return [
             Detections(
                 box,
                 answer.scores,
                 answer.labels,
-                self.flow_head.distribution(values, box, options),
+                self.flow_head.distribution(values, box, frame, options),
                 None if rescale and _is_shifted(sample.metainfo) else answer,
             )
-            for answer, box, values, sample in zip(answers, boxes, features, samples, strict=True)
+            for answer, box, values, frame, sample in zip(
+                answers, boxes, features, frames, samples, strict=True
+            )
         ]
 
 

@@ -82,26 +82,29 @@ class BesideStock(FlowHead):
         )
         return found.bboxes[chosen], truths
 
-    def flow_loss(self, features: Tensor, boxes: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Stage-2 loss of P boxes (P, 4) with features (P, C) and true boxes (P, 4)."""
+    def flow_loss(
+        self, features: Tensor, boxes: Tensor, frame: Tensor, targets: Tensor
+    ) -> dict[str, Tensor]:
+        """Stage-2 loss of P boxes (P, 4) with features (P, C), frames and true boxes (P, 4)."""
         level = torch.zeros(len(boxes), dtype=torch.long, device=boxes.device)
         mean, sigma = boxes[None], self.side_coder.scale(boxes)[None]
         weights = boxes.new_ones(len(boxes))
         return self.branch_loss(
-            [self.dropout(features)], level, level, mean, sigma, targets, weights
+            [self.dropout(features)], level, level, mean, sigma, frame, targets, weights
         )
 
     def distribution(
-        self, features: Tensor, boxes: Tensor, options: PredictionOptions
+        self, features: Tensor, boxes: Tensor, frame: Tensor, options: PredictionOptions
     ) -> BoxDistribution:
-        """The distribution of N boxes (N, 4) with features (N, C)."""
+        """The distribution of N boxes (N, 4) with features (N, C) in a picture's frame (4,)."""
         assert self.branch is not None
         passes = check_passes(options.mc_passes, self.dropout.p)
         masks = channel_masks(passes, [self.channels], self.dropout.p, options.mc_seed)
         level = torch.zeros(len(boxes), dtype=torch.long, device=boxes.device)
         mean = boxes.expand(passes, -1, -1)
         sigma = self.side_coder.scale(boxes).expand(passes, -1, -1)
-        return self.branch(thin([features], masks), level, level, mean, sigma)
+        frames = frame.expand(len(boxes), 4)
+        return self.branch(thin([features], masks), level, level, mean, sigma, frames)
 
 
 def stock_flow_options(flow: Mapping[str, Any]) -> FlowOptions:

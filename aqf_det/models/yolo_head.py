@@ -14,7 +14,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .assigner import Assignment
+from .assigner import Assignment, picture_frames
 from .blocks import separable_conv_bn
 from .coder import Grid, decode_sides, make_grid
 from .detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max, smooth_one_hot
@@ -138,7 +138,7 @@ class FlowYOLOHead(FlowHead, BaseDenseHead):
     def assign(self, grid: Grid, samples: SampleList) -> Assignment:
         """The positive candidates of a batch."""
         boxes, labels, weights = zip(*(_objects(sample) for sample in samples), strict=True)
-        return self.assigner.assign(grid, boxes, labels, weights)
+        return self.assigner.assign(grid, boxes, labels, weights).framed(samples)
 
     def loss_by_feat(
         self,
@@ -213,8 +213,9 @@ class FlowYOLOHead(FlowHead, BaseDenseHead):
             raw = self.raw_at(features, grid, assigned.index)
         mean, sigma = self.gaussian(raw, grid, assigned.index)
         level, slot = grid.level[assigned.index], grid.slot[assigned.index]
+        assert assigned.frame is not None  # see assign
         return self.branch_loss(
-            features, level, slot, mean, sigma, assigned.boxes, assigned.weights
+            features, level, slot, mean, sigma, assigned.frame, assigned.boxes, assigned.weights
         )
 
     # ---------------------------------------------------------------- boxes of chosen cells
@@ -284,15 +285,17 @@ class FlowYOLOHead(FlowHead, BaseDenseHead):
     ) -> list[InstanceData]:
         """Detections with their distributions, one :class:`InstanceData` per image."""
         options = self.options
-        found = self.detect(maps, options)
+        found = self.detect(maps, batch_data_samples, options)
         return self.finish(found, batch_data_samples, options, rescale)
 
-    def detect(self, maps: Sequence[Tensor], options: PredictionOptions) -> list[Detections]:
+    def detect(
+        self, maps: Sequence[Tensor], samples: SampleList, options: PredictionOptions
+    ) -> list[Detections]:
         """Detections of every image, in network-input pixels and as yet uncalibrated."""
         hidden = self.hidden(maps)
         return [
-            detect_image(self, [h[i : i + 1] for h in hidden], options)
-            for i in range(len(hidden[0]))
+            detect_image(self, [h[i : i + 1] for h in hidden], frame, options)
+            for i, frame in enumerate(picture_frames(samples, hidden[0].float()))
         ]
 
 

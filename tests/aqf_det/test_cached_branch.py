@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,28 @@ def two_moded_cells(model: FlowDetector, count: int, seed: int) -> CellCache:
         boxes=mean + sigma * noise,
         labels=torch.zeros(count, dtype=torch.long),
         weights=torch.ones(count),
+        frame=torch.tensor([0.0, 0.0, 96.0, 96.0]).expand(count, 4),
     )
+
+
+def cut_cells(model: FlowDetector, count: int, seed: int) -> CellCache:
+    """Cells whose objects would end 3 standard deviations of noise around the detector's mean.
+
+    A border up to 3 standard deviations from the right side cuts all that reach further.
+    """
+    cells = two_moded_cells(model, count, seed)
+    head = model.bbox_head
+    grid = make_grid(cells.shapes, head.strides, head.slots)
+    with torch.no_grad():
+        raw = head.raw_at(cells.features, grid, cells.index)
+        mean, sigma = (part[0] for part in head.gaussian(raw, grid, cells.index))
+    generator = torch.Generator().manual_seed(seed)
+    boxes = mean + 3 * sigma * torch.randn(count, 4, generator=generator)
+    room = 6 * torch.rand(count, generator=generator) - 3
+    frame = mean + torch.tensor([-1.0, -1.0, 1.0, 1.0]) * 1e4
+    frame[:, 2] = mean[:, 2] + room * sigma[:, 2]
+    boxes[:, 2] = boxes[:, 2].minimum(frame[:, 2])
+    return replace(cells, boxes=boxes, frame=frame)
 
 
 def crps_of_sides(model: FlowDetector, cells: CellCache) -> torch.Tensor:
@@ -173,7 +195,7 @@ def crps_of_sides(model: FlowDetector, cells: CellCache) -> torch.Tensor:
         raw = head.raw_at(features, grid, objects.index)
         mean, sigma = head.gaussian(raw, grid, objects.index)
         level, slot = grid.level[objects.index], grid.slot[objects.index]
-        found = head.branch([f[None] for f in features], level, slot, mean, sigma)
+        found = head.branch([f[None] for f in features], level, slot, mean, sigma, objects.frame)
         return found.marginal().crps(objects.boxes).mean(0)
 
 
@@ -195,3 +217,19 @@ def test_a_flow_beats_every_gaussian_where_a_side_has_two_modes(build: Build) ->
         assert scores[name][2] < 0.9 * best_gaussian[2], scores
         # Where the truth is a Gaussian there is nothing to gain, and little may be lost.
         assert (scores[name][[0, 1, 3]] < 1.03 * best_gaussian[[0, 1, 3]]).all(), scores
+
+
+@pytest.mark.slow
+def test_a_flow_that_knows_the_border_learns_where_objects_are_cut(build: Build) -> None:
+    flows = {
+        "qfr": {"kind": "quantile", "borders": True},
+        "blind": {"kind": "quantile"},
+        "gaussian": {"kind": "gaussian", "branch": True, "loss": "crps", "borders": True},
+    }
+    scores = {}
+    for name, flow in flows.items():
+        model = build(**flow, width=32, hidden=(32,))
+        train_branch(model, cut_cells(model, 4000, seed=1), steps=250, batch_size=64)
+        scores[name] = crps_of_sides(model, cut_cells(model, 2000, seed=2))
+    assert scores["qfr"][2] < 0.97 * scores["blind"][2], scores
+    assert scores["qfr"][2] < 0.985 * scores["gaussian"][2], scores

@@ -170,19 +170,22 @@ def test_the_branch_recovers_a_known_skewed_distribution(
     rois = torch.cat([torch.zeros(len(boxes), 1), boxes], 1)
     features = model.box_features(maps, rois)
     size = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
+    frame = torch.tensor([0.0, 0.0, *images.shape[:-3:-1]])
     optimizer = torch.optim.Adam(head.branch.parameters(), 5e-3)
     for step in range(160):
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * 0.5 * (1 + math.cos(math.pi * step / 160))
         noise = torch.empty_like(boxes).exponential_()
-        loss = head.flow_loss(features, boxes, boxes + 0.05 * size * noise)["loss_flow"]
+        targets = boxes + 0.05 * size * noise
+        loss = head.flow_loss(features, boxes, frame.expand_as(boxes), targets)["loss_flow"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     model.eval()
     with torch.no_grad():
         levels = torch.tensor([0.1, 0.5, 0.9])
-        quantiles = head.distribution(features[:2], boxes[:2], head.options).quantiles(levels)
+        found = head.distribution(features[:2], boxes[:2], frame, head.options)
+        quantiles = found.quantiles(levels)
     truth = 0.05 * size[:2, None] * -(1 - levels).log()[:, None]
     error = (quantiles - boxes[:2, None] - truth) / size[:2, None]
     assert float(error.abs().max()) < 0.012
