@@ -257,6 +257,24 @@ class Transformer(nn.Module):
             scale = parts.log_scale.exp()
             return scale * self.core_crps((y - parts.loc) / scale, parts.shape)
 
+    def pinball(self, y: Tensor, z: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        """Mean over levels u = Phi(z) of the pinball loss rho_u(y - Q(u)).
+
+        Args:
+            y: outcomes (...).
+            z, u: base variables and their levels, (..., A).
+            h: parameters (..., n_params).
+
+        Returns:
+            Shape (...).
+        """
+        value, _, loc, log_scale = self.standard_from_base(z, h.unsqueeze(-2))
+        # The loss is homogeneous: on standardised values location and scale cost nothing.
+        scale = log_scale.exp()
+        error = (y.unsqueeze(-1) - loc) / scale - value
+        # u e + max(-e, 0) needs no comparison, which is slow in both passes.
+        return (u * error + torch.relu(-error)).mean(-1) * scale.squeeze(-1)
+
     def location_scale(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Location and scale (...) of parameters h (..., n_params)."""
         h = at_least_float32(h)
