@@ -3,7 +3,7 @@ r"""Autoregressive quantile flows: a conditioner and a transformer, trained by q
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -333,17 +333,27 @@ class AutoregressiveQuantileFlow(nn.Module):
 
     def _generate_chunk(self, z: Tensor, context: Tensor | None) -> Tensor:
         # Feature-major: every step then works on contiguous memory.
-        columns = z.movedim(-1, 0).contiguous().unbind(0)
+        columns = z.movedim(-1, 0).clone(memory_format=torch.contiguous_format)
+        values = list(columns.unbind(0))
         state = self.conditioner.start(z.shape[:-1], context)
-        values: list[Tensor] = [z] * self.features
+        if torch.is_grad_enabled() or tracing() or columns.dtype.itemsize < 4:
+            transform = self._recorded(values)
+        else:
+            transform = self.transformer.sampler(columns)
         seen: Tensor | None = None
         for t, j in enumerate(self.conditioner.order):
             h, state = self.conditioner.step(state, t, seen)
-            if t == 0:
-                transform = self.transformer.sampler(columns[j], h)
-            values[j] = transform(columns[j], h)
+            transform(j, h)
             seen = self._seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
+
+    def _recorded(self, values: list[Tensor]) -> Callable[[int, Tensor], None]:
+        """Replaces z_j by y_j in a list, which leaves the tensors that autograd has saved alone."""
+
+        def transform(j: int, h: Tensor) -> None:
+            values[j] = self.transformer.from_base(values[j], h)
+
+        return transform
 
     # Shapes and checks -------------------------------------------------------------------------
 

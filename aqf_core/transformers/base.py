@@ -169,9 +169,20 @@ class Transformer(nn.Module):
         """(y, log dy/dz)."""
         return cast(tuple[Tensor, Tensor], self._from_base(z, h, True))
 
-    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """`from_base`, or a faster way for many calls with the shapes of z and h."""
-        return self.from_base
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        """A function of (j, h) that replaces z_j by y_j = `from_base(z_j, h)`, without gradients.
+
+        Families override it where many calls with the same shapes can be made faster.
+
+        Args:
+            z: base variables (d, *B), contiguous, in the precision of the parameters; h is then
+                (*B, n_params).
+        """
+
+        def sample(j: int, h: Tensor) -> None:
+            z[j] = self.from_base(z[j], h)
+
+        return sample
 
     def to_base(self, y: Tensor, h: Tensor) -> Tensor:
         """z of shape broadcast(y, h[..., 0])."""

@@ -77,31 +77,13 @@ class RationalQuadraticSpline(Transformer):
         self.bin_width = 2.0 * bound / bins
         self.register_buffer("anchored", anchored_sum(bins), persistent=False)
 
-    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        applies = (
-            self.direction == "quantile"
-            and not self.learn_widths
-            and not torch.is_grad_enabled()
-            and not tracing()
-            and z.shape == h.shape[:-1]
-            and z.dtype == h.dtype == self.anchored.dtype
-            and 0 < 2 * h.numel() < 2**31
-        )
-        if not applies:
-            return self.from_base
-        evaluate = SplineSampler(
-            z.numel(),
-            (LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT),
-            LOG_SLOPE_LIMIT,
-            (self.bin_width * self.anchored).t(),
-            self.bin_width,
-        )
-
-        def sample(z: Tensor, h: Tensor) -> Tensor:
-            rows = h.movedim(-1, 0).reshape(self.n_params, -1).contiguous()
-            return evaluate(z.reshape(-1), rows).reshape(z.shape)
-
-        return sample
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        n = z[0].numel()
+        fits_int32 = 0 < (self.n_params + self.bins + 1) * n < 2**31
+        if self.direction == "cdf" or self.learn_widths or not fits_int32:
+            return super().sampler(z)
+        to_knots = (self.bin_width * self.anchored).t().to(z.dtype)
+        return SplineSampler(z, self._limits(), to_knots, self.bin_width)
 
     def standard_from_base(
         self, z: Tensor, h: Tensor, slope: bool = False
@@ -147,14 +129,16 @@ class RationalQuadraticSpline(Transformer):
             and z.dtype == h.dtype == self.anchored.dtype
         )
 
+    def _limits(self) -> list[float]:
+        """The bound of each parameter; the one of the location is never used."""
+        shape = [LOG_SLOPE_LIMIT] * (2 * self.bins + 1)
+        return [1.0, LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT, *shape]
+
     def _constants(self) -> SplineConstants:
-        limits = [1.0, LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT]
-        limits += [LOG_SLOPE_LIMIT] * (2 * self.bins + 1)
         to_knots = self.anchored.new_zeros(self.n_params, max(16, self.bins + 1))
         to_knots[4 : 4 + self.bins, : self.bins + 1] = self.bin_width * self.anchored
-        growth = 1.0 / self.anchored.new_tensor(limits)
-        one = self.anchored.new_ones(())
-        return SplineConstants(growth, to_knots, self.bins, self.bin_width, one)
+        growth = 1.0 / self.anchored.new_tensor(self._limits())
+        return SplineConstants(growth, to_knots, self.bins, self.bin_width)
 
     def prepare(self, *raw: Tensor) -> Knots:
         raw_secant, raw_slope, *raw_width = raw

@@ -24,14 +24,12 @@ class SplineConstants(NamedTuple):
             because narrower products are four times slower.
         bins: number of bins.
         bin_width: width of a bin.
-        one: the number 1 as a tensor.
     """
 
     growth: Tensor
     to_knots: Tensor
     bins: int
     bin_width: float
-    one: Tensor
 
 
 def spline_from_base(
@@ -72,7 +70,8 @@ def spline_pinball(
     Args:
         y: outcomes (N,).
         z, u: base variables and levels (N, A), without gradient.
-        h, constants, reference: see `spline_from_base`; the reference is a function of (y, z, u, h).
+        h, constants: see `spline_from_base`.
+        reference: the same function of (y, z, u, h) in plain operations.
 
     Returns:
         One loss per spline, (N,).
@@ -150,7 +149,7 @@ def _evaluate(z: Tensor, h: Tensor, constants: SplineConstants) -> tuple[Parts, 
     bins, width = constants.bins, constants.bin_width
     # Bounded values h * shrink with shrink = 1 / (1 + |h| / limit), and their exponentials: all
     # parameters at once, because parts of rows are several times slower.
-    shrink = torch.addcmul(constants.one, h.abs(), constants.growth).reciprocal_()
+    shrink = (h.abs() * constants.growth).add_(1.0).reciprocal_()
     bounded = h * shrink
     positive = bounded.exp()
     scale, shift = positive[:, 1], bounded[:, 2]
