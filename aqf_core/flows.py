@@ -370,7 +370,8 @@ class AutoregressiveQuantileFlow(nn.Module):
         return x, y, log_slope, h
 
     def _float(self, x: Tensor) -> Tensor:
-        return x.to(self.space.loc.dtype)
+        dtype = self.space.loc.dtype
+        return x if x.dtype == dtype else x.to(dtype)
 
     def _seen(self, y: Tensor) -> Tensor:
         """What the conditioner gets to see of a value in model space."""

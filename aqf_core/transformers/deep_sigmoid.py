@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from .base import LOG_SCALE_LIMIT, Direction, Transformer, bounded
 from .positive import exp_bounded
-from .row_sampling import BoundedExp, RowSampler
+from .row_sampling import Bounded, RowSampler
 
 __all__ = ["DeepSigmoid"]
 
@@ -147,14 +147,14 @@ class DeepSigmoidSampler(RowSampler):
         limits = [LOG_SCALE_LIMIT, *[LOG_WEIGHT_LIMIT] * units, *[LOG_SLOPE_LIMIT] * units]
         memory = z.new_empty(1 + 4 * units, n)
         rows, self.line, self.sum = torch.split(memory, [1 + 2 * units, units, units])
-        self.exp = BoundedExp(limits, rows)
+        self.bounded = Bounded(limits, rows)
         self.scale, self.weight, self.steepness = torch.split(rows, [1, units, units])
         self.gains = transformer.gains.to(z.dtype).unsqueeze(1)
         self.centres = transformer.centres.to(z.dtype).unsqueeze(1)
 
     def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
         loc, raw, move = torch.split(h, self.sizes)
-        self.exp(raw)
+        self.bounded(raw).exp_()
         line = torch.mul(move, self.gains, out=self.line).add_(self.centres)
         ratio = torch.sub(self.g[j], line, out=line).mul_(self.steepness).exp_()  # p / (1 - p)
         above = self.weight.div_(torch.add(ratio, 1.0, out=self.sum))

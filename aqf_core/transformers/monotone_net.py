@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .base import LOG_SCALE_LIMIT, Direction, Transformer
 from .positive import exp_bounded
-from .row_sampling import BoundedExp, RowSampler
+from .row_sampling import Bounded, RowSampler
 
 __all__ = ["MonotoneNet"]
 
@@ -126,12 +126,12 @@ class MonotoneNetSampler(RowSampler):
         self.weight3, self.bias3 = net.weight3.abs().unsqueeze(0), net.bias3
         self.hidden = z.new_empty(2 * units, n)
         self.x1, self.x2 = self.hidden.split(units)
-        self.exp = BoundedExp([LOG_SCALE_LIMIT, LOG_LIMIT], z.new_empty(2, n))
-        self.scale, self.linear = self.exp.out.unbind(0)
+        self.bounded = Bounded([LOG_SCALE_LIMIT, LOG_LIMIT], z.new_empty(2, n))
+        self.scale, self.linear = self.bounded.out.unbind(0)
         self.value = z.new_empty(1, n)
 
     def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
-        self.exp(h[1 :: len(h) - 2])  # the second and the last row
+        self.bounded(h[1 :: len(h) - 2]).exp_()  # the second and the last row
         torch.mm(self.context, h[2:-1], out=self.hidden).add_(self.bias)
         self.x1.addcmul_(self.weight1, z).tanh_()
         self.x2.addmm_(self.weight2, self.x1).tanh_()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["BoundedExp", "RowSampler"]
+__all__ = ["Bounded", "RowSampler"]
 
 
 class RowSampler:
@@ -27,24 +27,23 @@ class RowSampler:
 
     def __call__(self, j: int, h: Tensor) -> None:
         """Replace z_j by y_j, given its parameters h (*B, P)."""
-        rows = h.movedim(-1, 0).reshape(h.shape[-1], -1).contiguous()
-        self.evaluate(j, self.columns[j], rows)
+        rows = h.t() if h.dim() == 2 else h.movedim(-1, 0).flatten(1)
+        self.evaluate(j, self.columns[j], rows.contiguous())
 
     def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
         """Replace the values of z (N,), variable j, given rows h (P, N)."""
         raise NotImplementedError
 
 
-class BoundedExp:
-    """exp(raw / (1 + |raw| / limit)) of several rows, each with its own limit, into given memory.
+class Bounded:
+    """`bounded` of several rows, each with its own limit, into given memory.
 
     Args:
         limits: one per row.
         out: memory (rows, N).
 
     Example:
-        >>> exp = BoundedExp([1.0, 8.0], torch.empty(2, 1))
-        >>> exp(torch.tensor([[1.0], [8.0]])).log()
+        >>> Bounded([1.0, 8.0], torch.empty(2, 1))(torch.tensor([[1.0], [8.0]]))
         tensor([[0.5000],
                 [4.0000]])
     """
@@ -52,10 +51,6 @@ class BoundedExp:
     def __init__(self, limits: Sequence[float], out: Tensor) -> None:
         self.growth, self.out = (1.0 / out.new_tensor(limits)).unsqueeze(1), out
 
-    def bounded(self, raw: Tensor) -> Tensor:
-        """The exponent; it is overwritten by the exponential."""
+    def __call__(self, raw: Tensor) -> Tensor:
         torch.abs(raw, out=self.out).mul_(self.growth).add_(1.0)
         return torch.div(raw, self.out, out=self.out)
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        return self.bounded(raw).exp_()

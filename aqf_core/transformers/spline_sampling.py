@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .row_sampling import BoundedExp, RowSampler
+from .row_sampling import Bounded, RowSampler
 
 __all__ = ["SplineSampler"]
 
@@ -32,39 +32,40 @@ class SplineSampler(RowSampler):
         size, n, bins = len(limits), self.columns[0].numel(), to_knots.shape[1]
         self.n, self.bins, self.bin_width, self.to_knots = n, bins, bin_width, to_knots
         self.middle = z.new_tensor(0.5 * bins)
-        # Bounded and positive parameters, and below them the values of the knots.
-        table = z.new_empty(size + bins + 1, n)
-        rows, self.values = torch.split(table, [size, bins + 1])
-        self.exp = BoundedExp(limits, rows)
-        _, self.scale, self.raw_shift, self.zoom = rows[:4].unbind()
-        self.secants, self.table = rows[4 : 4 + bins], table.view(-1)
-        self.shift = torch.empty_like(self.scale)
+        # Bounded parameters without the location, and below them the values of the knots.
+        table = z.new_empty(size + bins, n)
+        rows, self.values = torch.split(table, [size - 1, bins + 1])
+        self.bounded = Bounded(limits[1:], rows)
+        self.scale, self.shift, self.zoom = rows[:3].unbind()
+        self.positive, self.secants = rows[2:], rows[3 : 3 + bins]
         # What a point needs of its bin: secant, slopes at both ends, value of the right knot.
-        self.bin = z.new_empty(4, n)
-        self.flat_bin, self.parts = self.bin.view(-1), self.bin.unbind()
-        point = torch.arange(n, dtype=torch.int32, device=z.device)
-        starts = (3, 3 + bins, 4 + bins, size)
-        self.first = torch.stack([point + start * n for start in starts])
-        self.index = torch.empty_like(self.first)
+        bin_parts, scratch = z.new_empty(8, n).split(4)
+        self.table, self.flat_bin = table.view(-1), bin_parts.view(-1)
+        self.parts, self.scratch = bin_parts.unbind(), scratch.unbind()
+        starts = torch.tensor([2, 2 + bins, 3 + bins, size - 1], device=z.device)
+        self.first = torch.arange(n, device=z.device).add(n * starts.unsqueeze(1)).int()
+        self.knot, self.index = torch.empty_like(self.first[0]), torch.empty_like(self.first)
         self.flat_index = self.index.view(-1)
 
     def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
-        self.exp.bounded(h)
-        shift = self.shift.copy_(self.raw_shift)
-        self.exp.out.exp_()
+        a, b, c, shifted = self.scratch
+        self.bounded(h[1:])
+        self.positive.exp_()
         torch.mm(self.to_knots, self.secants, out=self.values)
 
-        place = torch.addcmul(self.middle, z - shift, self.zoom, value=1.0 / self.bin_width)
-        inside = place.clamp(0.0, self.bins)
+        torch.sub(z, self.shift, out=shifted)
+        place = torch.addcmul(self.middle, shifted, self.zoom, value=1.0 / self.bin_width, out=a)
+        inside = torch.clamp(place, 0.0, self.bins, out=b)
         outside = place.sub_(inside)
-        knot = inside.ceil()
-        torch.add(self.first, knot.int(), alpha=self.n, out=self.index)
+        knot = torch.ceil(inside, out=c)
+        r = torch.sub(knot, inside, out=b)
+        torch.add(self.first, self.knot.copy_(knot), alpha=self.n, out=self.index)
         torch.index_select(self.table, 0, self.flat_index, out=self.flat_bin)
-        s, d0, d1, b = self.parts
+        s, d0, d1, value = self.parts
 
-        r = knot.sub_(inside)
-        q = torch.addcmul(r, r, r, value=-1.0)
+        q = torch.addcmul(r, r, r, value=-1.0, out=c)
         denominator = q.mul_(d0.add_(d1).sub_(s, alpha=2.0)).add_(s)
-        drop = torch.lerp(d1, s, r).mul_(r).mul_(s).div_(denominator)
-        b.sub_(drop.addcmul_(outside, d1, value=-1.0), alpha=self.bin_width)
-        torch.addcmul(h[0], self.scale, shift.addcdiv_(b, self.zoom), out=z)
+        drop = torch.lerp(d1, s, r, out=d0).mul_(r).mul_(s).div_(denominator)
+        value.sub_(drop.addcmul_(outside, d1, value=-1.0), alpha=self.bin_width)
+        value = self.shift.addcdiv_(value, self.zoom)
+        torch.addcmul(h[0], self.scale.exp_(), value, out=z)
