@@ -15,7 +15,7 @@ from .flow_distribution import FlowDistribution
 from .levels import LevelStrategy
 from .losses import energy_score
 from .normal import base_to_level, level_to_base, log_density
-from .objectives import OBJECTIVES, conditional_loss
+from .objectives import OBJECTIVES, standardised_loss
 from .spaces import OutputSpace, Support
 from .transformers import Direction, Transformer, make_transformer
 from .transformers.base import _full_precision
@@ -173,8 +173,8 @@ class AutoregressiveQuantileFlow(nn.Module):
             names = ", ".join(sorted((*OBJECTIVES, "energy")))
             raise UnknownNameError(f"unknown objective {objective!r}; choose from {names}.")
         with self._full_precision():
-            x, _, _, h = self._condition(x, context)
-            each = conditional_loss(self.transformer, self.space, x, h, objective, levels)
+            known = self._condition(x, context)
+            each = standardised_loss(self.transformer, self.space, *known, objective, levels)
             return reduce(each.sum(-1), reduction)
 
     def _energy(self, x: Tensor, context: Tensor | None, samples: int) -> Tensor:
@@ -204,9 +204,8 @@ class AutoregressiveQuantileFlow(nn.Module):
             Shape (*B, *event_shape).
         """
         with self._full_precision():
-            x, _, _, h = self._condition(x, context)
-            fixed = LevelStrategy("fixed", levels)
-            each = conditional_loss(self.transformer, self.space, x, h, "crps", fixed)
+            known, fixed = self._condition(x, context), LevelStrategy("fixed", levels)
+            each = standardised_loss(self.transformer, self.space, *known, "crps", fixed)
             return self._event(each * self.space.unit)
 
     # Evaluating --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from .spaces import OutputSpace
 from .transformers.base import Transformer
 from .validation import lookup
 
-__all__ = ["OBJECTIVES", "conditional_loss"]
+__all__ = ["OBJECTIVES", "conditional_loss", "standardised_loss"]
 
 # Half of the nodes of a half-line lie within this many scales (and the way to the location).
 REACH = 2.0
@@ -64,8 +64,21 @@ def conditional_loss(
         >>> conditional_loss(Affine(), OutputSpace(), x, h, "crps")
         tensor([0.2337, 0.6024])
     """
+    return standardised_loss(transformer, space, x, *space.to_model(x), h, objective, levels)
+
+
+def standardised_loss(
+    transformer: Transformer,
+    space: OutputSpace,
+    x: Tensor,
+    y: Tensor,
+    log_slope: Tensor,
+    h: Tensor,
+    objective: str,
+    levels: Levels,
+) -> Tensor:
+    """`conditional_loss` for observations x whose `space.to_model`, (y, log_slope), is known."""
     factor = lookup(objective, OBJECTIVES, "objective")
-    y, log_slope = space.to_model(x)
     if objective == "nll":
         return -transformer.log_prob(y, h) - log_slope - space.unit.to(x.dtype).log()
     if space.is_linear:

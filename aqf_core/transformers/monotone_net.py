@@ -125,7 +125,7 @@ class MonotoneNetSampler(RowSampler):
         self.weight2 = net.weight2.abs().t().contiguous()
         self.weight3, self.bias3 = net.weight3.abs().unsqueeze(0), net.bias3
         self.hidden = z.new_empty(2 * units, n)
-        self.x1, self.x2 = self.hidden.split(units)
+        self.x1, self.x2 = torch.split(self.hidden, units)
         self.bounded = Bounded([LOG_SCALE_LIMIT, LOG_LIMIT], z.new_empty(2, n))
         self.scale, self.linear = self.bounded.out.unbind(0)
         self.value = z.new_empty(1, n)

@@ -27,7 +27,7 @@ class RowSampler:
 
     def __call__(self, j: int, h: Tensor) -> None:
         """Replace z_j by y_j, given its parameters h (*B, P)."""
-        rows = h.t() if h.dim() == 2 else h.movedim(-1, 0).flatten(1)
+        rows = h.t() if h.dim() == 2 else h.reshape(-1, h.shape[-1]).t()
         self.evaluate(j, self.columns[j], rows.contiguous())
 
     def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:

@@ -39,11 +39,12 @@ class SplineSampler(RowSampler):
         self.scale, self.shift, self.zoom = rows[:3].unbind()
         self.positive, self.secants = rows[2:], rows[3 : 3 + bins]
         # What a point needs of its bin: secant, slopes at both ends, value of the right knot.
-        bin_parts, scratch = z.new_empty(8, n).split(4)
+        bin_parts, scratch = torch.split(z.new_empty(8, n), 4)
         self.table, self.flat_bin = table.view(-1), bin_parts.view(-1)
         self.parts, self.scratch = bin_parts.unbind(), scratch.unbind()
-        starts = torch.tensor([2, 2 + bins, 3 + bins, size - 1], device=z.device)
-        self.first = torch.arange(n, device=z.device).add(n * starts.unsqueeze(1)).int()
+        point = torch.arange(n, dtype=torch.int32, device=z.device)
+        starts = point.new_tensor([2, 2 + bins, 3 + bins, size - 1])
+        self.first = point + n * starts.unsqueeze(1)
         self.knot, self.index = torch.empty_like(self.first[0]), torch.empty_like(self.first)
         self.flat_index = self.index.view(-1)
 
