@@ -3,7 +3,7 @@ r"""Autoregressive quantile flows: a conditioner and a transformer, trained by q
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,7 @@ from .flow_distribution import FlowDistribution
 from .levels import LevelStrategy
 from .losses import energy_score
 from .normal import base_to_level, level_to_base, log_density
-from .objectives import OBJECTIVES, conditional_loss
+from .objectives import OBJECTIVES, standardised_loss
 from .spaces import OutputSpace, Support
 from .transformers import Direction, Transformer, make_transformer
 from .transformers.base import _full_precision
@@ -173,8 +173,8 @@ class AutoregressiveQuantileFlow(nn.Module):
             names = ", ".join(sorted((*OBJECTIVES, "energy")))
             raise UnknownNameError(f"unknown objective {objective!r}; choose from {names}.")
         with self._full_precision():
-            x, _, _, h = self._condition(x, context)
-            each = conditional_loss(self.transformer, self.space, x, h, objective, levels)
+            known = self._condition(x, context)
+            each = standardised_loss(self.transformer, self.space, *known, objective, levels)
             return reduce(each.sum(-1), reduction)
 
     def _energy(self, x: Tensor, context: Tensor | None, samples: int) -> Tensor:
@@ -204,9 +204,8 @@ class AutoregressiveQuantileFlow(nn.Module):
             Shape (*B, *event_shape).
         """
         with self._full_precision():
-            x, _, _, h = self._condition(x, context)
-            fixed = LevelStrategy("fixed", levels)
-            each = conditional_loss(self.transformer, self.space, x, h, "crps", fixed)
+            known, fixed = self._condition(x, context), LevelStrategy("fixed", levels)
+            each = standardised_loss(self.transformer, self.space, *known, "crps", fixed)
             return self._event(each * self.space.unit)
 
     # Evaluating --------------------------------------------------------------------------------
@@ -333,17 +332,27 @@ class AutoregressiveQuantileFlow(nn.Module):
 
     def _generate_chunk(self, z: Tensor, context: Tensor | None) -> Tensor:
         # Feature-major: every step then works on contiguous memory.
-        columns = z.movedim(-1, 0).contiguous().unbind(0)
+        columns = z.movedim(-1, 0).clone(memory_format=torch.contiguous_format)
+        values = list(columns.unbind(0))
         state = self.conditioner.start(z.shape[:-1], context)
-        values: list[Tensor] = [z] * self.features
+        if torch.is_grad_enabled() or tracing() or columns.dtype.itemsize < 4:
+            transform = self._recorded(values)
+        else:
+            transform = self.transformer.sampler(columns)
         seen: Tensor | None = None
         for t, j in enumerate(self.conditioner.order):
             h, state = self.conditioner.step(state, t, seen)
-            if t == 0:
-                transform = self.transformer.sampler(columns[j], h)
-            values[j] = transform(columns[j], h)
+            transform(j, h)
             seen = self._seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
+
+    def _recorded(self, values: list[Tensor]) -> Callable[[int, Tensor], None]:
+        """Replaces z_j by y_j in a list, which leaves the tensors that autograd has saved alone."""
+
+        def transform(j: int, h: Tensor) -> None:
+            values[j] = self.transformer.from_base(values[j], h)
+
+        return transform
 
     # Shapes and checks -------------------------------------------------------------------------
 
@@ -360,7 +369,8 @@ class AutoregressiveQuantileFlow(nn.Module):
         return x, y, log_slope, h
 
     def _float(self, x: Tensor) -> Tensor:
-        return x.to(self.space.loc.dtype)
+        dtype = self.space.loc.dtype
+        return x if x.dtype == dtype else x.to(dtype)
 
     def _seen(self, y: Tensor) -> Tensor:
         """What the conditioner gets to see of a value in model space."""

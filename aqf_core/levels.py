@@ -85,7 +85,7 @@ def stratified_levels(
         tensor([0., 1., 2., 3.])
     """
     u = _uniform((*shape, n), generator, dtype, device)
-    return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u) / n)
+    return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u).div_(n))
 
 
 def lattice_levels(
@@ -107,7 +107,7 @@ def lattice_levels(
         True
     """
     u = _uniform((*shape, 1), generator, dtype, device)
-    return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u) / n)
+    return clamp_levels((torch.arange(n, dtype=u.dtype, device=u.device) + u).div_(n))
 
 
 def fixed_levels(

@@ -52,7 +52,8 @@ def random_level_to_base(u: Tensor) -> Tensor:
     """
     eps = torch.finfo(u.dtype).eps
     with torch.no_grad():
-        return math.sqrt(2.0) * torch.erfinv((2.0 * u - 1.0).clamp(eps - 1.0, 1.0 - eps))
+        centred = (2.0 * u).sub_(1.0).clamp_(eps - 1.0, 1.0 - eps)
+        return centred.erfinv_().mul_(math.sqrt(2.0))
 
 
 def base_to_level(z: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from .spaces import OutputSpace
 from .transformers.base import Transformer
 from .validation import lookup
 
-__all__ = ["OBJECTIVES", "conditional_loss"]
+__all__ = ["OBJECTIVES", "conditional_loss", "standardised_loss"]
 
 # Half of the nodes of a half-line lie within this many scales (and the way to the location).
 REACH = 2.0
@@ -64,8 +64,21 @@ def conditional_loss(
         >>> conditional_loss(Affine(), OutputSpace(), x, h, "crps")
         tensor([0.2337, 0.6024])
     """
+    return standardised_loss(transformer, space, x, *space.to_model(x), h, objective, levels)
+
+
+def standardised_loss(
+    transformer: Transformer,
+    space: OutputSpace,
+    x: Tensor,
+    y: Tensor,
+    log_slope: Tensor,
+    h: Tensor,
+    objective: str,
+    levels: Levels,
+) -> Tensor:
+    """`conditional_loss` for observations x whose `space.to_model`, (y, log_slope), is known."""
     factor = lookup(objective, OBJECTIVES, "objective")
-    y, log_slope = space.to_model(x)
     if objective == "nll":
         return -transformer.log_prob(y, h) - log_slope - space.unit.to(x.dtype).log()
     if space.is_linear:
@@ -86,20 +99,13 @@ def _pinball(
     h: Tensor,
     levels: Levels,
 ) -> Tensor:
-    """Mean over levels u of rho_u(e) = u e + max(-e, 0) with e = x - Q(u)."""
+    """Mean over levels u of rho_u(x - Q(u)), in units of `space.unit`."""
     u = make_levels(levels)(y.shape, dtype=y.dtype, device=y.device)
-    z, h = random_level_to_base(u), h.unsqueeze(-2)
+    z = random_level_to_base(u)
     if space.is_linear:
-        # The loss is homogeneous: on standardised values location and scale cost nothing.
-        q, _, loc, log_scale = transformer.standard_from_base(z, h)
-        scale = log_scale.exp()
-        error = (y.unsqueeze(-1) - loc) / scale - q
-        unit = scale.squeeze(-1) * (space.scale / space.unit).to(y.dtype)
-    else:
-        error = x.unsqueeze(-1) - _by_level(space.to_data, transformer.from_base(z, h))
-        unit = 1.0 / space.unit.to(y.dtype)
-    # u e + max(-e, 0) needs no comparison, which is slow in both passes.
-    return (u * error + torch.relu(-error)).mean(-1) * unit
+        return transformer.pinball(y, z, u, h) * (space.scale / space.unit).to(y.dtype)
+    error = x.unsqueeze(-1) - _by_level(space.to_data, transformer.from_base(z, h.unsqueeze(-2)))
+    return (u * error + torch.relu(-error)).mean(-1) / space.unit.to(y.dtype)
 
 
 def _squared_distance(

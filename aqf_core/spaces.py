@@ -103,7 +103,7 @@ class OutputSpace(nn.Module):
             feature: index of the one variable that `y` holds.
         """
         loc, scale, unit = self._constants(y, feature)
-        return self._bound(loc + scale * y, unit)
+        return self._bound(torch.addcmul(loc, scale, y), unit)
 
     def of(self, feature: int) -> OutputSpace:
         """The space of one variable by itself, for data of any shape."""

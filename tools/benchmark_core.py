@@ -5,6 +5,7 @@
 All flows have one autoregressive layer with the same hidden sizes. Competitors take turns, and the
 fastest of several repeats counts, so that other load on the machine hurts all of them alike.
 zuko's NAF inverts by bisection and is timed on fewer points; the time is scaled to the full number.
+With --json the run can be split, one dimension at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=512, help="rows per density and training step")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write all measurements here")
+    parser.add_argument("--slow-repeats", type=int, default=2, help="of sampling from zuko's NSF")
+    parser.add_argument(
+        "--json", type=Path, help="write all measurements here; dimensions already there are kept"
+    )
     parser.add_argument("--markdown", type=Path, help="write a page with the tables here")
     parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -98,12 +102,17 @@ def measure(d: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
         sampling["zuko MAF"] = lambda: theirs["zuko MAF"]().sample((n,))
         fast = interleaved(passes | sampling, repeats)
         # The slow ones: few repeats, beside the flow they are compared with.
-        slow = interleaved(
-            {"zuko NSF": lambda: theirs["zuko NSF"]().sample((n,))}, max(1, repeats // 5)
-        )
+        pair: dict[str, Run] = {
+            "spline": sampling["spline"],
+            "zuko NSF": lambda: theirs["zuko NSF"]().sample((n,)),
+        }
+        slow = interleaved(pair, options.slow_repeats)
+        slow["spline"] = min(slow["spline"], fast["spline"])
         few = options.naf_points
-        slow |= interleaved({"zuko NAF": lambda: theirs["zuko NAF"]().sample((few,))}, 1)
-        slow["zuko NAF"] *= n / few
+        theirs["zuko NAF"]().sample((10,))
+        start = time.perf_counter()
+        theirs["zuko NAF"]().sample((few,))
+        slow["zuko NAF"] = (time.perf_counter() - start) * n / few
         density: dict[str, Run] = {
             name: lambda flow=flow: flow.log_prob(rows)
             for name, flow in ours.items()
@@ -179,8 +188,8 @@ def tables(report: dict[str, Any]) -> str:
         "",
         "One autoregressive layer, hidden layers "
         f"{HIDDEN}; everything in one process, taking turns, the fastest of {report['repeats']} "
-        f"repeats. zuko's NAF inverts by bisection: it is timed once on {report['naf_points']} "
-        "points and scaled.",
+        f"repeats ({report['slow_repeats']} for sampling from zuko's NSF). zuko's NAF inverts by "
+        f"bisection: it is timed once on {report['naf_points']} points and scaled.",
         f"Machine: {report['machine']}.",
         "",
         "Missed goals: " + ("none." if not missed else "; ".join(missed) + "."),
@@ -233,6 +242,17 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def earlier(options: argparse.Namespace) -> dict[int, Any]:
+    """The dimensions that an earlier run measured and wrote to the same file."""
+    if options.json is None or not options.json.exists():
+        return {}
+    report = json.loads(options.json.read_text())
+    for name in ("points", "naf_points", "batch", "repeats", "slow_repeats"):
+        if report[name] != getattr(options, name):
+            raise SystemExit(f"{options.json} has {name} = {report[name]}; choose another file.")
+    return {int(d): result for d, result in report["results"].items()}
+
+
 def publish(report: dict[str, Any], text: str, options: argparse.Namespace) -> None:
     """Print the page, and write it and the measurements where the options say."""
     print(text)
@@ -256,10 +276,11 @@ def main(arguments: list[str] | None = None) -> None:
         capture_output=True,
         text=True,
     )
-    results = {}
+    results = earlier(options)
     for d in options.dims:
-        print(f"measuring d = {d} ...", file=sys.stderr, flush=True)
-        results[d] = measure(d, options)
+        if d not in results:
+            print(f"measuring d = {d} ...", file=sys.stderr, flush=True)
+            results[d] = measure(d, options)
     report = {
         "machine": f"{processor()}, {options.threads} threads, torch {torch.__version__}, "
         f"zuko {zuko.__version__}, Python {platform.python_version()}",
@@ -267,6 +288,7 @@ def main(arguments: list[str] | None = None) -> None:
         "naf_points": options.naf_points,
         "batch": options.batch,
         "repeats": options.repeats,
+        "slow_repeats": options.slow_repeats,
         "results": results,
         "goals": goals(results),
         "memory": json.loads(child.stdout.splitlines()[-1]),

@@ -67,15 +67,16 @@ class Rows:
     """
 
     def __init__(self, values: Tensor, in_place: bool) -> None:
-        self.values = values
         self.in_place = in_place
-        self.count = 0
-        self.append(values.new_ones(1, values.shape[1]))
+        self.values = values if in_place else values.new_ones(1, values.shape[1])
+        self.count = 1
+        if in_place:
+            values[0].fill_(1.0)
 
     def append(self, values: Tensor) -> None:
         """Add units (k, N)."""
         if self.in_place:
-            self.values[self.count : self.count + values.shape[0]] = values
+            self.values.narrow(0, self.count, values.shape[0]).copy_(values)
         else:
             self.values = torch.cat((self.values, values))
         self.count += values.shape[0]
@@ -90,7 +91,7 @@ class Rows:
     ) -> None:
         """Add the units activation(weight @ inputs + extra) + skip."""
         if self.in_place:
-            slot = self.values[self.count : self.count + weight.shape[0]]
+            slot = self.values.narrow(0, self.count, weight.shape[0])
             torch.mm(weight, inputs, out=slot)
             if extra is not None:
                 slot += extra

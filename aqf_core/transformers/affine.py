@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..losses.parametric import gaussian_crps
-from .base import Direction, Transformer
+from .base import LOG_SCALE_LIMIT, Direction, Transformer
+from .positive import exp_bounded
+from .row_sampling import RowSampler
 
 __all__ = ["Affine"]
 
@@ -29,6 +32,9 @@ class Affine(Transformer):
     def __init__(self, direction: Direction = "quantile") -> None:
         super().__init__((), direction)
 
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        return AffineSampler(z)
+
     def core(self, a: Tensor, shape: Any, slope: bool) -> tuple[Tensor, Tensor | None]:
         return a, torch.zeros_like(a) if slope else None
 
@@ -37,3 +43,10 @@ class Affine(Transformer):
 
     def core_crps(self, b: Tensor, shape: Any) -> Tensor:
         return gaussian_crps(torch.zeros_like(b), torch.ones_like(b), b, reduction="none")
+
+
+class AffineSampler(RowSampler):
+    """y = location + scale * z in place."""
+
+    def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
+        torch.addcmul(h[0], exp_bounded(h[1], LOG_SCALE_LIMIT), z, out=z)

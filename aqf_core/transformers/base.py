@@ -169,9 +169,20 @@ class Transformer(nn.Module):
         """(y, log dy/dz)."""
         return cast(tuple[Tensor, Tensor], self._from_base(z, h, True))
 
-    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """`from_base`, or a faster way for many calls with the shapes of z and h."""
-        return self.from_base
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        """A function of (j, h) that replaces z_j by y_j = `from_base(z_j, h)`, without gradients.
+
+        Families override it where many calls with the same shapes can be made faster.
+
+        Args:
+            z: base variables (d, *B), contiguous, in the precision of the parameters; h is then
+                (*B, n_params).
+        """
+
+        def sample(j: int, h: Tensor) -> None:
+            z[j] = self.from_base(z[j], h)
+
+        return sample
 
     def to_base(self, y: Tensor, h: Tensor) -> Tensor:
         """z of shape broadcast(y, h[..., 0])."""
@@ -256,6 +267,24 @@ class Transformer(nn.Module):
             y, parts = self._split(y, h)
             scale = parts.log_scale.exp()
             return scale * self.core_crps((y - parts.loc) / scale, parts.shape)
+
+    def pinball(self, y: Tensor, z: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        """Mean over levels u = Phi(z) of the pinball loss rho_u(y - Q(u)).
+
+        Args:
+            y: outcomes (...).
+            z, u: base variables and their levels, (..., A).
+            h: parameters (..., n_params).
+
+        Returns:
+            Shape (...).
+        """
+        value, _, loc, log_scale = self.standard_from_base(z, h.unsqueeze(-2))
+        # The loss is homogeneous: on standardised values location and scale cost nothing.
+        scale = log_scale.exp()
+        error = (y.unsqueeze(-1) - loc) / scale - value
+        # u e + max(-e, 0) needs no comparison, which is slow in both passes.
+        return (u * error + torch.relu(-error)).mean(-1) * scale.squeeze(-1)
 
     def location_scale(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Location and scale (...) of parameters h (..., n_params)."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .base import Direction, Transformer, bounded
+from .base import LOG_SCALE_LIMIT, Direction, Transformer, bounded
 from .positive import exp_bounded
+from .row_sampling import Bounded, RowSampler
 
 __all__ = ["DeepSigmoid"]
 
@@ -66,6 +68,11 @@ class DeepSigmoid(Transformer):
         side = 2.0 * (torch.arange(units) % 2) - 1.0
         self.register_buffer("centres", SPREAD * side, persistent=False)
 
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        if self.direction == "cdf" or self.layers > 1 or z.device.type != "cpu":
+            return super().sampler(z)
+        return DeepSigmoidSampler(self, z)
+
     def prepare(self, *raw: Tensor) -> list[Layer]:
         """Per layer log weights, slopes and centres, (..., units) each."""
         layers = []
@@ -79,7 +86,7 @@ class DeepSigmoid(Transformer):
     def core(self, a: Tensor, shape: list[Layer], slope: bool) -> tuple[Tensor, Tensor | None]:
         total: Tensor | None = None
         for log_weight, steepness, centre in shape:
-            g, log_g_slope = _untangle(a)
+            g = _untangle(a)
             line = steepness * (g.unsqueeze(-1) - centre)
             below = log_weight + functional.logsigmoid(line)
             above = log_weight + functional.logsigmoid(-line)
@@ -87,7 +94,7 @@ class DeepSigmoid(Transformer):
             if slope:
                 # d logit(p) = dp / (p (1 - p)), dp = sum_i w_i s_i sigmoid(x_i) sigmoid(-x_i).
                 rise = (below + above - log_weight + steepness.log()).logsumexp(-1)
-                rise = (rise - log_low - log_high + log_g_slope).exp()
+                rise = (rise - log_low - log_high + _log_untangle_slope(a)).exp()
                 rise = ((1.0 - SKIP) * rise + SKIP).log()
                 total = rise if total is None else total + rise
             a = (1.0 - SKIP) * (log_low - log_high) + SKIP * a
@@ -108,9 +115,52 @@ class DeepSigmoid(Transformer):
         return f"{super().extra_repr()}, units={self.units}, layers={self.layers}"
 
 
-def _untangle(a: Tensor) -> tuple[Tensor, Tensor]:
-    """g(a), the inverse of logit((sigmoid(x - c) + sigmoid(x + c)) / 2), and log g'(a)."""
-    inner = a.clamp(-40.0, 40.0)  # further out g is linear in floating point, and sinh overflows
-    sinh, cosh = COSH * torch.sinh(0.5 * inner), COSH * torch.cosh(0.5 * inner)
-    g = 0.5 * a + torch.asinh(sinh) + 0.5 * (a - inner)
-    return g, (0.5 + 0.5 * cosh * torch.rsqrt(1.0 + sinh * sinh)).log()
+def _untangle(a: Tensor) -> Tensor:
+    """g(a), the inverse of logit((sigmoid(x - c) + sigmoid(x + c)) / 2)."""
+    inner = _inner(a)
+    return 0.5 * a + torch.asinh(COSH * torch.sinh(0.5 * inner)) + 0.5 * (a - inner)
+
+
+def _log_untangle_slope(a: Tensor) -> Tensor:
+    """log g'(a)."""
+    half = 0.5 * _inner(a)
+    sinh, cosh = COSH * torch.sinh(half), COSH * torch.cosh(half)
+    return (0.5 + 0.5 * cosh * torch.rsqrt(1.0 + sinh * sinh)).log()
+
+
+def _inner(a: Tensor) -> Tensor:
+    return a.clamp(-40.0, 40.0)  # further out g is linear in floating point, and sinh overflows
+
+
+class DeepSigmoidSampler(RowSampler):
+    """One layer in place, as a ratio of sums: logit(p) = log(p / (1 - p)).
+
+    Weights need not sum to 1 for it. The sums underflow where every unit is far in the same tail;
+    then, and only then, the logarithms of `DeepSigmoid.core` take their place.
+    """
+
+    def __init__(self, transformer: DeepSigmoid, z: Tensor) -> None:
+        super().__init__(z)
+        self.transformer, self.g = transformer, _untangle(z.view(len(z), -1)).unbind(0)
+        units, n = transformer.units, self.columns[0].numel()
+        self.sizes = [1, 1 + 2 * units, units]
+        limits = [LOG_SCALE_LIMIT, *[LOG_WEIGHT_LIMIT] * units, *[LOG_SLOPE_LIMIT] * units]
+        memory = z.new_empty(1 + 4 * units, n)
+        rows, self.line, self.sum = torch.split(memory, [1 + 2 * units, units, units])
+        self.bounded = Bounded(limits, rows)
+        self.scale, self.weight, self.steepness = torch.split(rows, [1, units, units])
+        self.gains = transformer.gains.to(z.dtype).unsqueeze(1)
+        self.centres = transformer.centres.to(z.dtype).unsqueeze(1)
+
+    def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
+        loc, raw, move = torch.split(h, self.sizes)
+        self.bounded(raw).exp_()
+        line = torch.mul(move, self.gains, out=self.line).add_(self.centres)
+        ratio = torch.sub(self.g[j], line, out=line).mul_(self.steepness).exp_()  # p / (1 - p)
+        above = self.weight.div_(torch.add(ratio, 1.0, out=self.sum))
+        rest = above.sum(0)
+        value = above.mul_(ratio).sum(0).div_(rest).log_().lerp_(z, SKIP)
+        if math.isfinite(value.sum().item()):
+            torch.addcmul(loc[0], self.scale[0], value, out=z)
+        else:
+            z.copy_(self.transformer.from_base(z, h.t()))

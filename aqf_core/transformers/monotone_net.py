@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .base import Direction, Transformer
+from .base import LOG_SCALE_LIMIT, Direction, Transformer
 from .positive import exp_bounded
+from .row_sampling import Bounded, RowSampler
 
 __all__ = ["MonotoneNet"]
 
@@ -73,6 +75,9 @@ class MonotoneNet(Transformer):
                 self._network(torch.zeros(1), self._inputs(torch.zeros(features)))[0][0]
             )
 
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        return super().sampler(z) if self.direction == "cdf" else MonotoneNetSampler(self, z)
+
     def prepare(self, *raw: Tensor) -> Inputs:
         features, linear = raw
         return self._inputs(features)._replace(
@@ -105,3 +110,31 @@ class MonotoneNet(Transformer):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, features={self.sizes[2]}, units={self.units}"
+
+
+class MonotoneNetSampler(RowSampler):
+    """The network in place: what the features h add to both layers is one product."""
+
+    def __init__(self, net: MonotoneNet, z: Tensor) -> None:
+        super().__init__(z)
+        units, n = net.units, self.columns[0].numel()
+        contexts = (net.context1, net.context2)
+        self.context = torch.cat([layer.weight for layer in contexts])
+        self.bias = torch.cat([layer.bias for layer in contexts]).unsqueeze(1)
+        self.weight1 = net.weight1.abs().unsqueeze(1)
+        self.weight2 = net.weight2.abs().t().contiguous()
+        self.weight3, self.bias3 = net.weight3.abs().unsqueeze(0), net.bias3
+        self.hidden = z.new_empty(2 * units, n)
+        self.x1, self.x2 = torch.split(self.hidden, units)
+        self.bounded = Bounded([LOG_SCALE_LIMIT, LOG_LIMIT], z.new_empty(2, n))
+        self.scale, self.linear = self.bounded.out.unbind(0)
+        self.value = z.new_empty(1, n)
+
+    def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:
+        self.bounded(h[1 :: len(h) - 2]).exp_()  # the second and the last row
+        torch.mm(self.context, h[2:-1], out=self.hidden).add_(self.bias)
+        self.x1.addcmul_(self.weight1, z).tanh_()
+        self.x2.addmm_(self.weight2, self.x1).tanh_()
+        value = torch.mm(self.weight3, self.x2, out=self.value)[0].add_(self.bias3)
+        value.addcmul_(self.linear, z, value=0.5)
+        torch.addcmul(h[0], self.scale, value, out=z)

@@ -13,7 +13,7 @@ from .base import LOG_SCALE_LIMIT, LOG_ZOOM_LIMIT, SHIFT_LIMIT, Direction, Trans
 from .knots import anchored_sum, by_rows, clamp_to_bin, find_bin
 from .positive import exp_bounded
 from .spline_sampling import SplineSampler
-from .spline_training import SplineConstants, spline_from_base
+from .spline_training import SplineConstants, spline_from_base, spline_pinball
 
 __all__ = ["RationalQuadraticSpline"]
 
@@ -77,70 +77,68 @@ class RationalQuadraticSpline(Transformer):
         self.bin_width = 2.0 * bound / bins
         self.register_buffer("anchored", anchored_sum(bins), persistent=False)
 
-    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        applies = (
-            self.direction == "quantile"
-            and not self.learn_widths
-            and not torch.is_grad_enabled()
-            and not tracing()
-            and z.shape == h.shape[:-1]
-            and z.dtype == h.dtype == self.anchored.dtype
-            and 0 < 2 * h.numel() < 2**31
-        )
-        if not applies:
-            return self.from_base
-        evaluate = SplineSampler(
-            z.numel(),
-            (LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT),
-            LOG_SLOPE_LIMIT,
-            (self.bin_width * self.anchored).t(),
-            self.bin_width,
-        )
-
-        def sample(z: Tensor, h: Tensor) -> Tensor:
-            rows = h.movedim(-1, 0).reshape(self.n_params, -1).contiguous()
-            return evaluate(z.reshape(-1), rows).reshape(z.shape)
-
-        return sample
+    def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
+        n = z[0].numel()
+        fits_int32 = 0 < (self.n_params + self.bins + 1) * n < 2**31
+        if self.direction == "cdf" or self.learn_widths or not fits_int32:
+            return super().sampler(z)
+        to_knots = (self.bin_width * self.anchored).t().to(z.dtype)
+        return SplineSampler(z, self._limits(), to_knots, self.bin_width)
 
     def standard_from_base(
         self, z: Tensor, h: Tensor, slope: bool = False
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        applies = (
-            self.direction == "quantile"
-            and not self.learn_widths
-            and not slope
-            and h.requires_grad
-            and not z.requires_grad
-            and torch.is_grad_enabled()
-            and not tracing()
-            and h.dim() == z.dim() + 1 >= 3
-            and h.shape[:-1] == (*z.shape[:-1], 1)
-            and h.shape[-1] == self.n_params
-            and z.dtype == h.dtype == self.anchored.dtype
-        )
-        if not applies:
+        if slope or h.dim() < 3 or h.shape[-2] != 1 or not self._written_out(z, h.squeeze(-2)):
             return super().standard_from_base(z, h, slope)
+
+        def reference(z: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            plain = super(RationalQuadraticSpline, self).standard_from_base(z, h.unsqueeze(-2))
+            return plain[0], plain[2], plain[3]
+
         value, loc, log_scale = spline_from_base(
-            z.reshape(-1, z.shape[-1]), h.reshape(-1, self.n_params), self._constants()
+            z.reshape(-1, z.shape[-1]), h.reshape(-1, self.n_params), self._constants(), reference
         )
         one = (*z.shape[:-1], 1)
         return value.reshape(z.shape), None, loc.reshape(one), log_scale.reshape(one)
 
+    def pinball(self, y: Tensor, z: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        if not (self._written_out(z, h) and y.shape == z.shape[:-1] and u.shape == z.shape):
+            return super().pinball(y, z, u, h)
+        levels = z.shape[-1]
+        loss = spline_pinball(
+            y.reshape(-1),
+            z.reshape(-1, levels),
+            u.reshape(-1, levels),
+            h.reshape(-1, self.n_params),
+            self._constants(),
+            super().pinball,
+        )
+        return loss.reshape(y.shape)
+
+    def _written_out(self, z: Tensor, h: Tensor) -> bool:
+        """Whether gradients by h (..., P) of the map at z (..., A) are wanted and written out."""
+        return (
+            self.direction == "quantile"
+            and not self.learn_widths
+            and h.requires_grad
+            and not z.requires_grad
+            and torch.is_grad_enabled()
+            and not tracing()
+            and z.dim() > 1
+            and h.shape == (*z.shape[:-1], self.n_params)
+            and z.dtype == h.dtype == self.anchored.dtype
+        )
+
+    def _limits(self) -> list[float]:
+        """The bound of each parameter; the one of the location is never used."""
+        shape = [LOG_SLOPE_LIMIT] * (2 * self.bins + 1)
+        return [1.0, LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT, *shape]
+
     def _constants(self) -> SplineConstants:
-        limits = [1.0, LOG_SCALE_LIMIT, SHIFT_LIMIT, LOG_ZOOM_LIMIT]
-        limits += [LOG_SLOPE_LIMIT] * (2 * self.bins + 1)
-
-        def reference(z: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            value, _, loc, log_scale = super(RationalQuadraticSpline, self).standard_from_base(
-                z, h.unsqueeze(-2)
-            )
-            return value, loc, log_scale
-
-        to_knots = self.anchored.new_zeros(self.n_params, max(16, self.bins))
-        to_knots[4 : 4 + self.bins, : self.bins] = self.bin_width * self.anchored[:, :-1]
-        growth = 1.0 / self.anchored.new_tensor(limits)
-        return SplineConstants(growth, to_knots, self.bins, self.bin_width, reference)
+        to_knots = self.anchored.new_zeros(self.n_params, max(16, self.bins + 1))
+        to_knots[4 : 4 + self.bins, : self.bins + 1] = self.bin_width * self.anchored
+        growth = 1.0 / self.anchored.new_tensor(self._limits())
+        return SplineConstants(growth, to_knots, self.bins, self.bin_width)
 
     def prepare(self, *raw: Tensor) -> Knots:
         raw_secant, raw_slope, *raw_width = raw

@@ -1,4 +1,4 @@
-"""The spline map of many levels per spline, with a written-out gradient: for training."""
+"""The spline map and its quantile loss at many levels, with written-out gradients: for training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["SplineConstants", "spline_from_base"]
+__all__ = ["SplineConstants", "spline_from_base", "spline_pinball"]
 
 Parts = tuple[Tensor, Tensor, Tensor]
+Pullback = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class SplineConstants(NamedTuple):
@@ -18,22 +19,22 @@ class SplineConstants(NamedTuple):
 
     Attributes:
         growth: (P,), one over the bound of each parameter (anything positive for the location).
-        to_knots: (P, 16) with parameters @ to_knots = values of the knots at which a bin begins,
-            once secants are positive. Only the rows of the secants are not 0; columns without a
-            bin are there because narrower products are four times slower.
+        to_knots: (P, 16) with parameters @ to_knots = values of the knots, once secants are
+            positive. Only the rows of the secants are not 0; columns without a knot are there
+            because narrower products are four times slower.
         bins: number of bins.
         bin_width: width of a bin.
-        reference: the same map of (z, h) in terms of plain operations, for second derivatives.
     """
 
     growth: Tensor
     to_knots: Tensor
     bins: int
     bin_width: float
-    reference: Callable[[Tensor, Tensor], Parts]
 
 
-def spline_from_base(z: Tensor, h: Tensor, constants: SplineConstants) -> Parts:
+def spline_from_base(
+    z: Tensor, h: Tensor, constants: SplineConstants, reference: Callable[..., Parts]
+) -> Parts:
     """Splines at A points each: value, location and logarithm of the scale.
 
     The outcome is y = location + scale * value; the formulas are those of
@@ -44,96 +45,167 @@ def spline_from_base(z: Tensor, h: Tensor, constants: SplineConstants) -> Parts:
         z: points (N, A), without gradient.
         h: parameters (N, P): location, raw scale, shift, raw zoom, secants, slopes.
         constants: of the family.
+        reference: the same function of (z, h) in plain operations, for second derivatives.
 
     Returns:
         value (N, A), location (N, 1), log scale (N, 1).
     """
-    value, loc, log_scale = _SplineFromBase.apply(z, h, constants)
+    value, loc, log_scale = _SplineFromBase.apply(z, h, constants, reference)
     return value, loc, log_scale
+
+
+def spline_pinball(
+    y: Tensor,
+    z: Tensor,
+    u: Tensor,
+    h: Tensor,
+    constants: SplineConstants,
+    reference: Callable[..., Tensor],
+) -> Tensor:
+    """Mean over A levels u = Phi(z) of the pinball loss of y; see `Transformer.pinball`.
+
+    A loss per spline has one number to be differentiated by, so its gradient is computed together
+    with it, while everything is in the cache, and the backward pass only scales it.
+
+    Args:
+        y: outcomes (N,).
+        z, u: base variables and levels (N, A), without gradient.
+        h, constants: see `spline_from_base`.
+        reference: the same function of (y, z, u, h) in plain operations.
+
+    Returns:
+        One loss per spline, (N,).
+    """
+    loss: Tensor = _SplinePinball.apply(y, z, u, h, constants, reference)
+    return loss
 
 
 class _SplineFromBase(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, h: Tensor, constants: SplineConstants) -> Parts:
-        bins, width = constants.bins, constants.bin_width
-        # Bounded values h * shrink with shrink = 1 / (1 + |h| / limit), and their exponentials: all
-        # parameters at once, because parts of rows are several times slower.
-        shrink = (h.abs() * constants.growth).add_(1.0).reciprocal_()
-        bounded = h * shrink
-        positive = bounded.exp()
-        _, secants, slopes = torch.split(positive, [4, bins, bins + 1], 1)
-        values = positive @ constants.to_knots
-        scale, shift = positive[:, 1], bounded[:, 2]
-
-        stretch = positive[:, 3] / width
-        place = torch.addcmul((0.5 * bins - shift * stretch)[:, None], z, stretch[:, None])
-        first = place.clamp(0.0, bins - 0.5).floor_()
-        k = first.long()
-        b0, s, d0 = values.gather(1, k), secants.gather(1, k), slopes.gather(1, k)
-        d1 = slopes[:, 1:].gather(1, k)
-
-        t = place.sub_(first).clamp(0.0, 1.0)
-        outside = place.sub_(t)
-        q = torch.addcmul(t, t, t, value=-1.0)
-        denominator = (d0 + d1).sub_(s, alpha=2.0).mul_(q).add_(s)
-        low = torch.lerp(d0, s, t).mul_(t)  # s t^2 + d0 t (1 - t)
-        rise = (low * s).div_(denominator)
-        # Outside the knots t is 0 or 1, and the tail has the slope of that knot.
-        rise.addcmul_(outside, torch.lerp(d0, d1, t))
-        value = b0.add_(rise, alpha=width)
+    def forward(
+        ctx: Any, z: Tensor, h: Tensor, constants: SplineConstants, reference: Any
+    ) -> Parts:
+        parts, ctx.pullback = _evaluate(z, h, constants)
         ctx.save_for_backward(z, h)
-        ctx.constants = constants
-        ctx.by_spline = shrink, positive, scale, shift, stretch
-        ctx.by_point = k, t, outside, q, s, d0, d1, denominator, low
-        return (
-            value,
-            torch.addcmul(h[:, 0], scale, shift)[:, None],
-            (bounded[:, 1] - bounded[:, 3])[:, None],
-        )
+        ctx.reference = reference
+        value, loc, log_scale = parts
+        return value, loc.unsqueeze(1), log_scale.unsqueeze(1)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None, None]:
         z, h = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
-            outputs = ctx.constants.reference(z, h)
+            outputs = ctx.reference(z, h)
             (again,) = torch.autograd.grad(outputs, h, grads, create_graph=True)
-            return None, again, None
-        shrink, positive, scale, shift, stretch = ctx.by_spline
-        k, t, outside, q, s, d0, d1, denominator, low = ctx.by_point
-        to_knots, bins, width = ctx.constants[1:4]
-        value, loc, log_scale = grads[0], grads[1][:, 0], grads[2][:, 0]
+            return None, again, None, None
+        return None, ctx.pullback(grads[0], grads[1][:, 0], grads[2][:, 0]), None, None
 
-        # With X = s t^2 + d0 q, Y = s (1 - t)^2 + d1 q and D = X + Y, rise = s X / D has slopes
-        #   d/ds = X / D + q (d1 X - d0 Y) / D^2,  d/dd0 = s q Y / D^2,  d/dd1 = -s q X / D^2,
-        #   d/dt = s^2 ((1 - t) (d0 (1 - t) + s t) + t (s (1 - t) + d1 t)) / D^2;
-        # the last is also the slope of the tails, where t is 0 or 1.
-        high = denominator - low
-        g = value * width
-        inverse = denominator.reciprocal()
-        share = g * inverse
-        bent = (share * inverse).mul_(q)
-        grad_s = (d1 * low).addcmul_(d0, high, value=-1.0).mul_(bent).addcmul_(share, low)
+
+class _SplinePinball(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        z: Tensor,
+        u: Tensor,
+        h: Tensor,
+        constants: SplineConstants,
+        reference: Any,
+    ) -> Tensor:
+        (value, loc, log_scale), pullback = _evaluate(z, h, constants)
+        # With e = (y - loc) / scale - value, rho_u(e) = u e + max(-e, 0) = g e / 2 for the slope
+        # g / 2 = (2 u - 1 + sign e) / 2; the loss is the sum of scale g e / (2 A).
+        scale = log_scale.exp()
+        error = ((y - loc) / scale).unsqueeze(1) - value
+        slope = error.sign().add_(u, alpha=2.0).sub_(1.0)
+        ones = slope.new_ones(slope.shape[1])
+        weight = scale * (0.5 / slope.shape[1])
+        # The derivatives by value, location and log scale are -weight times these.
+        by_scale = value.mul_(slope) @ ones
+        by_loc = (slope @ ones).div_(scale)
+        loss = (error.mul_(slope) @ ones).mul_(weight)
+        ctx.save_for_backward(y, z, u, h, pullback(slope, by_loc, by_scale), weight)
+        ctx.reference = reference
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        y, z, u, h, grad, weight = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[3]]
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            inputs = [x for x, want in zip((y, h), wanted, strict=True) if want]
+            again = iter(
+                torch.autograd.grad(ctx.reference(y, z, u, h), inputs, grads[0], create_graph=True)
+            )
+            by_y, by_h = (next(again) if want else None for want in wanted)
+        else:
+            by_h = grad * (weight * grads[0]).neg_().unsqueeze(1)
+            by_y = -by_h[:, 0]
+        return by_y, None, None, by_h, None, None
+
+
+def _evaluate(z: Tensor, h: Tensor, constants: SplineConstants) -> tuple[Parts, Pullback]:
+    """Value (N, A), location (N,) and log scale (N,); the function from their gradients to h's."""
+    bins, width = constants.bins, constants.bin_width
+    # Bounded values h * shrink with shrink = 1 / (1 + |h| / limit), and their exponentials: all
+    # parameters at once, because parts of rows are several times slower.
+    shrink = (h.abs() * constants.growth).add_(1.0).reciprocal_()
+    bounded = h * shrink
+    positive = bounded.exp()
+    scale, shift = positive[:, 1], bounded[:, 2]
+    stretch = positive[:, 3] / width
+
+    # A point belongs to the knot at its right, which ends the bin that it is in. Left of all knots
+    # it is the first one, which ends no bin: r = 0 there, and all that counts is its slope.
+    place = torch.addcmul((0.5 * bins - shift * stretch).unsqueeze(1), z, stretch.unsqueeze(1))
+    inside = place.clamp(0.0, bins)
+    outside = place.sub_(inside)
+    knot = inside.ceil()
+    k = knot.long()
+    r = knot.sub_(inside)
+    tables = [positive[:, start : start + bins + 1] for start in (3, 3 + bins, 4 + bins)]
+    value = (positive @ constants.to_knots).gather(1, k)
+    s, d0, d1 = (table.gather(1, k) for table in tables)
+
+    # With X = s r^2 + d1 q, Y = s (1 - r)^2 + d0 q, q = r (1 - r) and share = X / (X + Y), the map
+    # is s * share below the knot, in units of the width; beyond the end knots it is linear.
+    q = torch.addcmul(r, r, r, value=-1.0)
+    ends = d0 + d1
+    denominator = torch.sub(ends, s, alpha=2.0).mul_(q).add_(s)
+    near = torch.lerp(d1, s, r)
+    share = (near * r).div_(denominator)
+    drop = (s * share).addcmul_(outside, d1, value=-1.0)
+    value.sub_(drop, alpha=width)
+    loc = torch.addcmul(h[:, 0], scale, shift)
+    log_scale = bounded[:, 1] - bounded[:, 3]
+
+    def pullback(by_value: Tensor, by_loc: Tensor, by_log_scale: Tensor) -> Tensor:
+        # The drop s X / D, D = X + Y, has the derivatives
+        #   d/ds = X/D + q (d0 X - d1 Y) / D^2,  d/dd1 = s q Y / D^2,  d/dd0 = -s q X / D^2,
+        #   d/dr = s^2 (d1 (1 - r)^2 + 2 s q + d0 r^2) / D^2.
+        knots = by_value.new_zeros(len(h), constants.to_knots.shape[1])
+        grad = knots.scatter_add_(1, k, by_value) @ constants.to_knots.t()
+        g = by_value * -width
+        slope = torch.lerp(near, torch.lerp(s, d0, r), r)
+        ratio = s / denominator
+        by_place = slope.mul_(ratio).mul_(ratio).mul_(g)
+        bent = (q / denominator).mul_(g)
+        by_s = (ends * share).sub_(d1).mul_(bent).addcmul_(g, share)
         bent.mul_(s)
-        tail = g.mul_(outside)
-        grad_d1 = tail * t
-        grad_d0 = tail.sub_(grad_d1).addcmul_(bent, high)
-        grad_d1.addcmul_(bent, low, value=-1.0)
-        slope = torch.lerp(torch.lerp(d0, s, t), torch.lerp(s, d1, t), t)
-        grad_place = slope.mul_(share).mul_(inverse.mul_(s)).mul_(s)
-
-        grad_values = value.new_zeros(len(h), to_knots.shape[1]).scatter_add_(1, k, value)
-        grad = grad_values @ to_knots.t()
-        _, grad_secants, grad_slopes = torch.split(grad, [4, bins, bins + 1], 1)
-        grad_secants.scatter_add_(1, k, grad_s)
-        grad_slopes.scatter_add_(1, k, grad_d0)
-        grad_slopes[:, 1:].scatter_add_(1, k, grad_d1)
+        by_d0 = share * bent
+        by_d1 = bent.sub_(by_d0).addcmul_(g, outside, value=-1.0)
+        for start, by in ((3, by_s), (3 + bins, by_d0.neg_()), (4 + bins, by_d1)):
+            grad[:, start : start + bins + 1].scatter_add_(1, k, by)
         grad.mul_(positive)
-        ones = value.new_ones(value.shape[1])
-        moved, lever = grad_place @ ones * stretch, scale * loc
-        grad[:, 1] = torch.addcmul(log_scale, lever, shift)
-        grad[:, 2] = lever - moved
         # place = (z - shift) * stretch + constant, and stretch is proportional to exp(log zoom)
-        grad[:, 3] = (grad_place.mul_(z) @ ones * stretch).sub_(moved * shift).sub_(log_scale)
+        ones = g.new_ones(g.shape[1])
+        moved, lever = (by_place @ ones).mul_(stretch), scale * by_loc
+        grad[:, 1] = torch.addcmul(by_log_scale, lever, shift)
+        grad[:, 2] = lever + moved
+        zoomed = (by_place.mul_(z) @ ones).mul_(stretch)
+        grad[:, 3] = torch.addcmul(-by_log_scale, moved, shift).sub_(zoomed)
         grad.mul_(shrink).mul_(shrink)
-        grad[:, 0] = loc
-        return None, grad, None
+        grad[:, 0] = by_loc
+        return grad
+
+    return (value, loc, log_scale), pullback

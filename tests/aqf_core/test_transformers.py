@@ -291,49 +291,6 @@ def test_samples_are_the_same_with_and_without_gradient(
     assert torch.allclose(sampled, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_second_derivatives_of_the_spline() -> None:
-    t = build("spline", "quantile")
-    h = params(t, 2).requires_grad_()
-    z = torch.randn(2, dtype=torch.float64)
-    assert torch.autograd.gradgradcheck(lambda h: t.from_base(z, h), h)
-
-
-@pytest.mark.parametrize("bins", [2, 8, 20])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_written_out_gradient_of_the_spline(bins: int, dtype: torch.dtype) -> None:
-    t = make_transformer("spline", bins=bins).to(dtype)
-    h = (2 * torch.randn(6, 3, 1, t.n_params)).to(dtype).requires_grad_()
-    z = 3 * torch.randn(6, 3, 8).to(dtype)  # inside the knots and in both tails
-
-    def parts(slope: bool) -> tuple[Tensor, ...]:
-        value, _, loc, log_scale = t.standard_from_base(z, h, slope)  # a slope records everything
-        return value, loc, log_scale
-
-    fast, plain = parts(False), parts(True)
-    grads = [torch.randn_like(part) for part in fast]
-    fast_grad, plain_grad = (torch.autograd.grad(p, h, grads)[0] for p in (fast, plain))
-    tolerance = 1e3 * EPS[dtype]
-    for one, other in zip((*fast, fast_grad), (*plain, plain_grad), strict=True):
-        assert torch.allclose(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
-
-
-def test_written_out_gradient_of_the_spline_has_derivatives() -> None:
-    t = build("spline", "quantile")
-    h = params(t, 2).unsqueeze(-2).requires_grad_()
-    z = torch.randn(2, 3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda h: t.from_base(z, h), h)
-    assert torch.autograd.gradgradcheck(lambda h: t.from_base(z, h), h)
-
-
-@pytest.mark.parametrize("direction", ["quantile", "cdf"])
-def test_spline_with_and_without_learned_widths(direction: str) -> None:
-    for widths in (True, False):
-        t = make_transformer("spline", direction=direction, learn_widths=widths, bins=6, bound=2.0)
-        assert t.n_params == 4 + 6 + 7 + (6 if widths else 0)
-        h, z = params(t.double(), 20).unsqueeze(-2), torch.linspace(-4, 4, 50).double()
-        assert torch.allclose(t.to_base(t.from_base(z, h), h), z.expand(20, -1), atol=1e-8)
-
-
 def test_errors_say_what_is_wrong() -> None:
     t = make_transformer("spline")
     with pytest.raises(ShapeError, match=rf"\(\.\.\., {t.n_params}\)"):
