@@ -32,6 +32,9 @@ EVALUATIONS = 40
 # Windows read at once when paths are drawn, and held-out windows that recalibrate.
 CHUNK = 256
 RECALIBRATION_WINDOWS = 4096
+# Held-out windows per series, or more of them until there are enough for recalibration.
+VALIDATION_WINDOWS = 14
+RECALIBRATION_ENOUGH = 1000
 RECALIBRATION_PATHS = 100
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -89,15 +92,19 @@ class Fitted:
             for i in range(0, len(index), CHUNK):
                 part = slice(i, i + CHUNK)
                 batch = source.batch(index[part], origins[part], horizon=False).to(self.device)
-                paths = sample_paths(
-                    self.network, batch, self.shape, n, generator, self.support
-                ).double()
-                if recalibrated and self.recalibration is not None:
-                    paths = repair_paths(paths, self.recalibration)
-                    if self.support is not None:
-                        paths = paths.clamp(*self.support)
-                parts.append(paths.cpu())
-        return torch.cat(parts).numpy()
+                drawn = sample_paths(self.network, batch, self.shape, n, generator, self.support)
+                parts.append(drawn.double().cpu().numpy())
+        paths = np.concatenate(parts)
+        return self.repair(paths) if recalibrated else paths
+
+    def repair(self, paths: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Recalibrated paths, in the same memory."""
+        if self.recalibration is None:
+            return paths
+        for i in range(0, len(paths), CHUNK):
+            part = repair_paths(torch.from_numpy(paths[i : i + CHUNK]), self.recalibration)
+            paths[i : i + CHUNK] = part if self.support is None else part.clamp(*self.support)
+        return paths
 
     def _check(self, data: SeriesSet, index: Index, origins: Index) -> None:
         """Refuse windows without history or without the covariates that training had."""
@@ -221,7 +228,8 @@ def validation_steps(settings: Settings, data: SeriesSet, horizon: int) -> int:
                 f"{shortest} steps; choose less than {max(0, shortest - horizon)}."
             )
         return settings.validation // horizon * horizon
-    return max(0, min(14, shortest // 5 // horizon)) * horizon
+    wanted = max(VALIDATION_WINDOWS, math.ceil(RECALIBRATION_ENOUGH / len(data)))
+    return min(wanted, shortest // 4 // horizon) * horizon
 
 
 def _shape(settings: Settings, data: SeriesSet, horizon: int) -> WindowShape:

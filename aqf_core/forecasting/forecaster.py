@@ -96,7 +96,10 @@ class Forecaster:
         Returns:
             The forecaster itself.
         """
-        data = read_series(series, covariates, self.freq, self.columns)
+        return self.fit_set(read_series(series, covariates, self.freq, self.columns))
+
+    def fit_set(self: Self, data: SeriesSet) -> Self:
+        """Learn from series that were read before."""
         self.fitted_ = fit_network(self, data)
         return self
 

@@ -37,7 +37,8 @@ class Settings:
         unknown: share of training windows whose series is hidden, for series yet unseen.
         weighted: whether windows are drawn in proportion to their scale.
         validation: steps at the end of each series that do not train but stop training and
-            recalibrate; None: fourteen horizons or a fifth of the series, whatever is less.
+            recalibrate; None: fourteen horizons (more if there are few series), but at most a
+            quarter of the shortest series.
         recalibrate: "spline", "isotonic", "conformal" or "none", one map per step of the horizon.
     """
 

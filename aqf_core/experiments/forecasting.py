@@ -1,0 +1,326 @@
+"""Every forecasting method on the same rolling windows of the same series."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import util
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..datasets.time_series import TimeSeries
+from ..forecasting import (
+    DeepARForecaster,
+    Forecaster,
+    MQRNNForecaster,
+    QuantileFlowForecaster,
+    SeriesSet,
+    read_series,
+)
+from ..forecasting.distributed import rank, wait
+from ..validation import lookup
+from .forecast_scoring import score_paths, score_points
+from .gluonts_peer import fit_gluonts
+from .records import Record
+from .runner import Job
+
+__all__ = ["METHODS", "Study", "choose_forecasters", "jobs_for"]
+
+Array = NDArray[np.float64]
+
+# Series whose bands are kept for the figure, and consecutive windows of each.
+SHOWN_SERIES, SHOWN_WINDOWS = 3, 3
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is forecast and how it is tested.
+
+    Attributes:
+        data: the series.
+        horizon: steps of a forecast; origins are one horizon apart.
+        context: steps of history that networks read.
+        windows: test windows per series, at the end.
+        paths: sample paths per window.
+        steps: optimiser steps of every network; None as the preset says.
+        preset: of the forecasters.
+    """
+
+    data: TimeSeries
+    horizon: int = 24
+    context: int = 168
+    windows: int = 28
+    paths: int = 200
+    steps: int | None = None
+    preset: str = "default"
+
+    @property
+    def key(self) -> Record:
+        """What a stored result depends on, besides method and seed."""
+        return {
+            "dataset": self.data.name,
+            "data": self.data.fingerprint,
+            "horizon": self.horizon,
+            "context": self.context,
+            "windows": self.windows,
+            "paths": self.paths,
+            "steps": self.steps,
+            "preset": self.preset,
+        }
+
+    def series(self) -> SeriesSet:
+        """All series with the test span."""
+        return read_series(self.data.frame)
+
+    def training(self, data: SeriesSet) -> SeriesSet:
+        """The part before the test span."""
+        return data.cut(data.lengths - self.windows * self.horizon)
+
+
+@dataclass(frozen=True)
+class ForecastMethod:
+    """A way to forecast.
+
+    Attributes:
+        name: on the command line.
+        title: in tables.
+        about: settings, for the page.
+        run: study, series, index, origins, seed -> entries of a record.
+        package: what must be installed, None for nothing.
+        seeded: whether the seed matters.
+    """
+
+    name: str
+    title: str
+    about: str
+    run: Callable[[Study, SeriesSet, NDArray[np.int64], NDArray[np.int64], int], Record]
+    package: str | None = None
+    seeded: bool = True
+
+
+def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
+    def run(
+        study: Study,
+        data: SeriesSet,
+        index: NDArray[np.int64],
+        origins: NDArray[np.int64],
+        seed: int,
+    ) -> Record:
+        model = kind(
+            study.preset,
+            horizon=study.horizon,
+            context=study.context,
+            steps=study.steps,
+            random_state=seed,
+            **options,
+        )
+        began = time.process_time()
+        model.fit_set(study.training(data))
+        seconds = time.process_time() - began
+        entries = {"nd": float("nan")}
+        try:
+            if rank() == 0:  # the others only help to train
+                entries = _judge(model, study, data, index, origins, seed)
+        finally:
+            wait()
+        return entries | {"fit_seconds": round(seconds, 1)}
+
+    return run
+
+
+def _judge(
+    model: Forecaster,
+    study: Study,
+    data: SeriesSet,
+    index: NDArray[np.int64],
+    origins: NDArray[np.int64],
+    seed: int,
+) -> Record:
+    """Scores of a fitted forecaster, before and after recalibration, and bands to draw."""
+    fitted = model.fitted_
+    truth = truths(data, index, origins, study.horizon)
+    began = time.process_time()
+    paths = fitted.sample(data, index, origins, study.paths, seed, recalibrated=False)
+    drawing = time.process_time() - began
+    scores = score_paths(paths, truth, index)
+    raw = {name: scores[name] for name in RAW}
+    if fitted.recalibration is not None:
+        paths = fitted.repair(paths)
+        scores = score_paths(paths, truth, index)
+    return scores | {
+        "raw": raw,
+        "sample_seconds": round(drawing, 1),
+        "trained_steps": fitted.history.steps[-1],
+        "bands": _bands(paths, truth, data, index, origins),
+    }
+
+
+# What is kept of the scores before recalibration.
+RAW = ("nd", "rmse", "check_score", "coverage_50", "coverage_80", "coverage_90", "by_step")
+
+
+def _naive(back: Callable[[Study], Sequence[int]]) -> Callable[..., Record]:
+    """The median of the values so many seasons ago."""
+
+    def run(
+        study: Study,
+        data: SeriesSet,
+        index: NDArray[np.int64],
+        origins: NDArray[np.int64],
+        seed: int,
+    ) -> Record:
+        truth = truths(data, index, origins, study.horizon)
+        shifts = [truths(data, index, origins - lag, study.horizon) for lag in back(study)]
+        return score_points(np.nanmedian(np.stack(shifts), axis=0), truth)
+
+    return run
+
+
+def _gluonts(
+    study: Study,
+    data: SeriesSet,
+    index: NDArray[np.int64],
+    origins: NDArray[np.int64],
+    seed: int,
+) -> Record:
+    began = time.process_time()
+    draw = fit_gluonts(study.training(data), study.horizon, study.context, study.steps, seed)
+    seconds = time.process_time() - began
+    began = time.process_time()
+    paths = draw(data, index, origins, study.paths)
+    drawing = time.process_time() - began
+    scores = score_paths(paths, truths(data, index, origins, study.horizon), index)
+    times = {"fit_seconds": round(seconds, 1), "sample_seconds": round(drawing, 1)}
+    return scores | {"raw": {k: scores[k] for k in RAW}} | times
+
+
+def _days(study: Study) -> int:
+    """Steps of a season, at least the horizon: a forecast knows nothing younger."""
+    season = read_series(study.data.frame.iloc[:50]).frequency.season
+    return season * -(-study.horizon // season)
+
+
+METHODS: dict[str, ForecastMethod] = {
+    m.name: m
+    for m in (
+        ForecastMethod("aqf", "AQF", "quantile flow, spline", _network(QuantileFlowForecaster)),
+        ForecastMethod("deepar", "DeepAR", "Gaussian, likelihood", _network(DeepARForecaster)),
+        ForecastMethod(
+            "deepar-t",
+            "DeepAR, Student's t",
+            "Student's t, likelihood",
+            _network(DeepARForecaster, distribution="student-t"),
+        ),
+        ForecastMethod(
+            "mqrnn", "MQ-RNN", "five quantiles, pinball loss", _network(MQRNNForecaster)
+        ),
+        ForecastMethod(
+            "gluonts",
+            "GluonTS DeepAR",
+            "Student's t, its own lags and features, equal LSTM and steps",
+            _gluonts,
+            package="gluonts",
+        ),
+        ForecastMethod(
+            "seasonal-naive",
+            "one day before",
+            "the value a season ago (24 h)",
+            _naive(lambda s: [_days(s)]),
+            seeded=False,
+        ),
+        ForecastMethod(
+            "weekly-naive",
+            "one week before",
+            "the value seven seasons ago (168 h)",
+            _naive(lambda s: [7 * _days(s)]),
+            seeded=False,
+        ),
+        ForecastMethod(
+            "median-naive",
+            "median of 7 days",
+            "the median of the values one to seven seasons ago",
+            _naive(lambda s: [k * _days(s) for k in range(1, 8)]),
+            seeded=False,
+        ),
+    )
+}
+NAIVE = ("seasonal-naive", "weekly-naive", "median-naive")
+
+
+def choose_forecasters(names: Sequence[str]) -> tuple[list[ForecastMethod], list[str]]:
+    """The methods with these names and the naive ones, and the packages that are not installed.
+
+    Example:
+        >>> [m.name for m in choose_forecasters(["aqf"])[0]]
+        ['aqf', 'seasonal-naive', 'weekly-naive', 'median-naive']
+    """
+    chosen = [lookup(name, METHODS, "method") for name in dict.fromkeys([*names, *NAIVE])]
+    absent = [m.package for m in chosen if m.package and util.find_spec(m.package) is None]
+    return [m for m in chosen if m.package not in absent or m.package is None], absent
+
+
+def jobs_for(study: Study, methods: Sequence[ForecastMethod], seeds: Sequence[int]) -> list[Job]:
+    """A job for each method and seed; naive methods have one."""
+    data = study.series()
+    back = study.horizon * np.arange(study.windows, 0, -1)
+    index = np.repeat(np.arange(len(data)), study.windows)
+    origins = (data.lengths[:, None] - back).reshape(-1)
+    jobs = []
+    for seed in seeds:
+        for method in methods:
+            if not method.seeded and seed != seeds[0]:
+                continue
+            key = study.key | {"method": method.name, "seed": seed if method.seeded else 0}
+            jobs.append(Job(key, _Work(study, method, data, index, origins, seed), "nd"))
+    return jobs
+
+
+@dataclass(frozen=True)
+class _Work:
+    study: Study
+    method: ForecastMethod
+    data: SeriesSet
+    index: NDArray[np.int64]
+    origins: NDArray[np.int64]
+    seed: int
+
+    def __call__(self) -> Record:
+        size = {"series": len(self.data), "test_windows": len(self.index)}
+        return size | self.method.run(self.study, self.data, self.index, self.origins, self.seed)
+
+
+def truths(
+    data: SeriesSet, index: NDArray[np.int64], origins: NDArray[np.int64], horizon: int
+) -> Array:
+    """What came true (W, H)."""
+    pairs = zip(index, origins, strict=True)
+    return np.stack([data.values[i][t : t + horizon] for i, t in pairs])
+
+
+def _bands(
+    paths: Array,
+    truth: Array,
+    data: SeriesSet,
+    index: NDArray[np.int64],
+    origins: NDArray[np.int64],
+) -> list[Record]:
+    """Quantiles .1, .5 and .9 and the truth of a few windows, for the figure."""
+    size = np.argsort([np.nanmean(np.abs(v)) for v in data.values])
+    shares = np.linspace(0.25, 0.9, SHOWN_SERIES)
+    bands = []
+    for i in dict.fromkeys(size[(shares * (len(size) - 1)).round().astype(int)].tolist()):
+        rows = np.flatnonzero(index == i)[:SHOWN_WINDOWS]
+        low, mid, high = np.quantile(paths[rows], [0.1, 0.5, 0.9], axis=1).reshape(3, -1)
+        first = int(origins[rows[0]])
+        entries = {
+            "low": low, "mid": mid, "high": high, "truth": truth[rows].reshape(-1),
+            "history": data.values[i][max(0, first - 48) : first],
+        }  # fmt: skip
+        bands.append(
+            {"series": str(data.names[i])}
+            | {k: [float(f"{x:.5g}") for x in v] for k, v in entries.items()}
+        )
+    return bands
