@@ -21,8 +21,16 @@ from ..forecasting import (
     read_series,
 )
 from ..forecasting.distributed import rank, wait
+from ..metrics import check_score
 from ..validation import lookup
-from .forecast_scoring import score_paths, score_points
+from .forecast_scoring import (
+    LEVELS,
+    PERCENT,
+    path_energy,
+    score_points,
+    score_table,
+    table_of,
+)
 from .gluonts_peer import fit_gluonts
 from .records import Record
 from .runner import Job
@@ -33,6 +41,8 @@ Array = NDArray[np.float64]
 
 # Series whose bands are kept for the figure, and consecutive windows of each.
 SHOWN_SERIES, SHOWN_WINDOWS = 3, 3
+# Windows whose joint paths are drawn and judged; single steps are judged on all windows.
+PATH_WINDOWS = 1000
 
 
 @dataclass(frozen=True)
@@ -142,20 +152,35 @@ def _judge(
     """Scores of a fitted forecaster, before and after recalibration, and bands to draw."""
     fitted = model.fitted_
     truth = truths(data, index, origins, study.horizon)
-    began = time.process_time()
-    paths = fitted.sample(data, index, origins, study.paths, seed, recalibrated=False)
-    drawing = time.process_time() - began
-    scores = score_paths(paths, truth, index)
-    raw = {name: scores[name] for name in RAW}
+    windows = (data, index, origins)
+    table = fitted.quantiles(*windows, LEVELS, study.paths, seed, recalibrated=False)
+    raw = score_table(table, truth, index)
+    scores = raw
     if fitted.recalibration is not None:
-        paths = fitted.repair(paths)
-        scores = score_paths(paths, truth, index)
+        table = fitted.quantiles(*windows, LEVELS, study.paths, seed)
+        scores = score_table(table, truth, index)
+    # Joint paths, and paths as they were rolled out, of some of the windows.
+    some = np.linspace(0, len(index) - 1, min(PATH_WINDOWS, len(index))).astype(int)
+    began = time.process_time()
+    paths = fitted.sample(data, index[some], origins[some], study.paths, seed)
+    drawing = time.process_time() - began
+    rolled = fitted.rolled_out(data, index[some], origins[some], study.paths, seed)
+    percents = LEVELS[PERCENT]
     return scores | {
-        "raw": raw,
+        "raw": {name: raw[name] for name in RAW},
+        "energy": path_energy(paths, truth[some]),
+        "rolled_energy": path_energy(rolled, truth[some]),
+        "some_check_score": _check(percents, table[some][..., PERCENT], truth[some]),
+        "rolled_check_score": _check(percents, table_of(rolled)[..., PERCENT], truth[some]),
         "sample_seconds": round(drawing, 1),
         "trained_steps": fitted.history.steps[-1],
-        "bands": _bands(paths, truth, data, index, origins),
+        "bands": _bands(table, truth, data, index),
     }
+
+
+def _check(levels: Array, table: Array, truth: Array) -> float:
+    known = ~np.isnan(truth)
+    return float(check_score(levels, table[known], truth[known]))
 
 
 # What is kept of the scores before recalibration.
@@ -192,9 +217,15 @@ def _gluonts(
     began = time.process_time()
     paths = draw(data, index, origins, study.paths)
     drawing = time.process_time() - began
-    scores = score_paths(paths, truths(data, index, origins, study.horizon), index)
-    times = {"fit_seconds": round(seconds, 1), "sample_seconds": round(drawing, 1)}
-    return scores | {"raw": {k: scores[k] for k in RAW}} | times
+    truth = truths(data, index, origins, study.horizon)
+    scores = score_table(table_of(paths), truth, index)
+    some = np.linspace(0, len(index) - 1, min(PATH_WINDOWS, len(index))).astype(int)
+    return scores | {
+        "raw": {name: scores[name] for name in RAW},
+        "energy": path_energy(paths[some], truth[some]),
+        "fit_seconds": round(seconds, 1),
+        "sample_seconds": round(drawing, 1),
+    }
 
 
 def _days(study: Study) -> int:
@@ -301,11 +332,10 @@ def truths(
 
 
 def _bands(
-    paths: Array,
+    table: Array,
     truth: Array,
     data: SeriesSet,
     index: NDArray[np.int64],
-    origins: NDArray[np.int64],
 ) -> list[Record]:
     """Quantiles .1, .5 and .9 and the truth of a few windows, for the figure."""
     size = np.argsort([np.nanmean(np.abs(v)) for v in data.values])
@@ -313,14 +343,10 @@ def _bands(
     bands = []
     for i in dict.fromkeys(size[(shares * (len(size) - 1)).round().astype(int)].tolist()):
         rows = np.flatnonzero(index == i)[:SHOWN_WINDOWS]
-        low, mid, high = np.quantile(paths[rows], [0.1, 0.5, 0.9], axis=1).reshape(3, -1)
-        first = int(origins[rows[0]])
-        entries = {
-            "low": low, "mid": mid, "high": high, "truth": truth[rows].reshape(-1),
-            "history": data.values[i][max(0, first - 48) : first],
-        }  # fmt: skip
+        low, mid, high = table[rows].reshape(-1, len(LEVELS))[:, [19, 99, 179]].T
+        parts = {"low": low, "mid": mid, "high": high, "truth": truth[rows].reshape(-1)}
         bands.append(
             {"series": str(data.names[i])}
-            | {k: [float(f"{x:.5g}") for x in v] for k, v in entries.items()}
+            | {k: [float(f"{x:.5g}") for x in v] for k, v in parts.items()}
         )
     return bands

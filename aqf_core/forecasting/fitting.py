@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..errors import LevelError
+from ..levels import fixed_levels
+from ..normal import level_to_base
 from ..progress import progress_bar
 from ..recalibration import Recalibration
 from .calibration import fit_recalibration, repair_paths
 from .errors import SeriesError
 from .network import ForecastNetwork
 from .outputs import make_output
-from .sampling import sample_paths
+from .sampling import direct_quantiles, sample_paths
 from .series import SeriesSet
 from .settings import Settings
 from .training import History, Plan, steps_per_process, train
-from .windows import Index, WindowShape, WindowSource, months_seen
+from .windows import Batch, Index, WindowShape, WindowSource, months_seen
 
 if TYPE_CHECKING:
     from .forecaster import Forecaster
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Fitted", "build_network", "check_series", "fit_network", "validation_steps"]
 
 EVALUATIONS = 40
+# Share of training windows whose horizon is forecast at once, the others step by step.
+BLIND = 0.5
 # Windows read at once when paths are drawn, and held-out windows that recalibrate.
 CHUNK = 256
 RECALIBRATION_WINDOWS = 4096
@@ -36,6 +41,7 @@ RECALIBRATION_WINDOWS = 4096
 VALIDATION_WINDOWS = 14
 RECALIBRATION_ENOUGH = 1000
 RECALIBRATION_PATHS = 100
+RECALIBRATION_LEVELS = (np.arange(100) + 0.5) / 100
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -73,6 +79,45 @@ class Fitted:
         ids = [self.names.get(name, self.shape.unknown) for name in data.names]
         return WindowSource(data, self.shape, ids, self.moments)
 
+    @property
+    def direct(self) -> bool:
+        """Whether every step has a distribution of its own, besides what paths say about it."""
+        return self.shape.direct
+
+    def quantiles(
+        self,
+        data: SeriesSet,
+        index: Index,
+        origins: Index,
+        levels: Any,
+        n: int,
+        seed: int,
+        recalibrated: bool = True,
+    ) -> NDArray[np.float64]:
+        """Quantiles (W, H, K) of the windows with these series and origins, at levels (K,).
+
+        Args:
+            data: the series.
+            index: number of the series of each window.
+            origins: of the windows.
+            levels: strictly inside (0, 1).
+            n: paths that are drawn where quantiles are not known without.
+            seed: of these paths.
+            recalibrated: whether to repair the levels.
+        """  # fmt: skip
+        u = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        if u.ndim != 1 or not ((u > 0) & (u < 1)).all():
+            raise LevelError(f"levels must lie strictly between 0 and 1, got {levels}.")
+        if not self.direct:
+            paths = self.sample(data, index, origins, n, seed, recalibrated)
+            return np.moveaxis(np.quantile(paths, u, axis=1, method="hazen"), 0, -1)
+        z = self._repaired(level_to_base(torch.from_numpy(u)), recalibrated)
+        parts = [
+            direct_quantiles(self.network, batch, self.shape, z, self.support)
+            for batch in self._batches(data, index, origins)
+        ]
+        return torch.cat(parts).movedim(1, -1).double().cpu().numpy()
+
     def sample(
         self,
         data: SeriesSet,
@@ -82,29 +127,48 @@ class Fitted:
         seed: int,
         recalibrated: bool = True,
     ) -> NDArray[np.float64]:
-        """Paths (W, n, H) of the windows with these series and origins."""
+        """Joint paths (W, n, H) of the windows with these series and origins.
+
+        Their ranks at each step are those of rolled-out paths. Their values are the quantiles of
+        the step at these ranks or, if there are none, the rolled-out values themselves.
+        """
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+        levels = level_to_base(fixed_levels(n, dtype=torch.float64))
+        z = self._repaired(levels, recalibrated)
+        parts = []
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for batch in self._batches(data, index, origins):
+                paths = sample_paths(self.network, batch, self.shape, n, generator, self.support)
+                if self.direct:
+                    values = direct_quantiles(self.network, batch, self.shape, z, self.support)
+                    paths = torch.empty_like(values).scatter_(1, paths.argsort(1), values)
+                elif recalibrated and self.recalibration is not None:
+                    paths = repair_paths(paths.double(), self.recalibration)
+                    paths = paths if self.support is None else paths.clamp(*self.support)
+                parts.append(paths.double().cpu().numpy())
+        return np.concatenate(parts)
+
+    def rolled_out(
+        self, data: SeriesSet, index: Index, origins: Index, n: int, seed: int
+    ) -> NDArray[np.float64]:
+        """Paths (W, n, H) as they come from the network, without anything done to them."""
+        bare = replace(self, shape=replace(self.shape, direct=False), recalibration=None)
+        return bare.sample(data, index, origins, n, seed)
+
+    def _repaired(self, z: torch.Tensor, recalibrated: bool) -> torch.Tensor:
+        """Base values (K, H) at which to evaluate the quantile functions of the steps."""
+        z = z[:, None].expand(-1, self.shape.horizon)
+        if recalibrated and self.recalibration is not None:
+            z = self.recalibration.from_base(z)
+        return z.to(self.device)
+
+    def _batches(self, data: SeriesSet, index: Index, origins: Index) -> Iterator[Batch]:
         self._check(data, index, origins)
         source = self.source(data)
-        generator = torch.Generator(device=self.device).manual_seed(seed)
-        parts = []
-        with torch.random.fork_rng(enabled=True):
-            torch.manual_seed(seed)
-            for i in range(0, len(index), CHUNK):
-                part = slice(i, i + CHUNK)
-                batch = source.batch(index[part], origins[part], horizon=False).to(self.device)
-                drawn = sample_paths(self.network, batch, self.shape, n, generator, self.support)
-                parts.append(drawn.double().cpu().numpy())
-        paths = np.concatenate(parts)
-        return self.repair(paths) if recalibrated else paths
-
-    def repair(self, paths: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Recalibrated paths, in the same memory."""
-        if self.recalibration is None:
-            return paths
-        for i in range(0, len(paths), CHUNK):
-            part = repair_paths(torch.from_numpy(paths[i : i + CHUNK]), self.recalibration)
-            paths[i : i + CHUNK] = part if self.support is None else part.clamp(*self.support)
-        return paths
+        for i in range(0, len(index), CHUNK):
+            part = slice(i, i + CHUNK)
+            yield source.batch(index[part], origins[part], blind=True).to(self.device)
 
     def _check(self, data: SeriesSet, index: Index, origins: Index) -> None:
         """Refuse windows without history or without the covariates that training had."""
@@ -142,7 +206,9 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
     settings = forecaster.settings
     horizon = forecaster.horizon or data.frequency.season
     check_series(data, horizon)
-    shape = _shape(settings, data, horizon)
+    output = make_output(forecaster._output_name(), **forecaster._output_options())
+    direct = settings.direct and output.exact
+    shape = _shape(settings, data, horizon, direct)
     validation = validation_steps(settings, data, horizon)
     names = {name: i for i, name in enumerate(data.names)}
     if len(names) < len(data):
@@ -155,7 +221,7 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
             f"no series is long enough for a context, a horizon of {horizon} and {validation} "
             "held-out steps; choose a smaller horizon or validation."
         )
-    weights = scales if settings.weighted else np.ones_like(scales)
+    weights = scales**settings.weighting
     held = _held_windows(data, validation, horizon)
     seed = forecaster._seed(None)
     device = forecaster._torch_device()
@@ -168,6 +234,7 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
         evaluations=EVALUATIONS,
         patience=max(1, math.ceil(settings.patience * EVALUATIONS)),
         unknown=settings.unknown,
+        blind=BLIND if direct else 0.0,
         flat=settings.flat,
         seed=seed,
     )
@@ -232,7 +299,7 @@ def validation_steps(settings: Settings, data: SeriesSet, horizon: int) -> int:
     return min(wanted, shortest // 4 // horizon) * horizon
 
 
-def _shape(settings: Settings, data: SeriesSet, horizon: int) -> WindowShape:
+def _shape(settings: Settings, data: SeriesSet, horizon: int, direct: bool) -> WindowShape:
     longest = int(data.lengths.max())
     lags = settings.lags
     if lags is None:
@@ -243,10 +310,12 @@ def _shape(settings: Settings, data: SeriesSet, horizon: int) -> WindowShape:
         context=max(1, min(context, longest - horizon)),
         horizon=horizon,
         lags=lags,
+        season=max(1, min(data.frequency.season, longest // 2)),
         calendar=settings.calendar,
         months=months_seen(data),
         offset=settings.offset,
         unknown=len(data),
+        direct=direct,
     )
 
 
@@ -294,7 +363,11 @@ def _recalibration(
     spread = np.linspace(0, len(usable) - 1, min(RECALIBRATION_WINDOWS, len(usable)))
     pick = usable[spread.round().astype(int)]
     index, origins = index[pick], origins[pick]
-    paths = fitted.sample(fitted.data, index, origins, RECALIBRATION_PATHS, seed)
+    if fitted.direct:
+        table = fitted.quantiles(fitted.data, index, origins, RECALIBRATION_LEVELS, 0, seed)
+        paths = np.moveaxis(table, -1, 1)
+    else:
+        paths = fitted.sample(fitted.data, index, origins, RECALIBRATION_PATHS, seed)
     horizon = fitted.shape.horizon
     truth = np.stack(
         [fitted.data.values[i][t : t + horizon] for i, t in zip(index, origins, strict=True)]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..errors import LevelError
 from .errors import NotFittedError, SeriesError
 from .fitting import Fitted, fit_network
 from .forecast import Array, Forecast, event_probability
@@ -133,12 +134,13 @@ class Forecaster:
         n: int = 200,
         random_state: int | None = None,
     ) -> Any:
-        """Quantiles (S, H, K) at levels (K,); a frame if the series came as one."""
-        forecast = self.predict(n, series, covariates, random_state)
-        table = forecast.quantiles(levels)
-        if forecast.layout.kind == "array":
-            return table
-        return forecast.table(table, [float(u) for u in np.atleast_1d(levels)])
+        """Quantiles (S, H, K) at levels (K,); a frame if the series came as one.
+
+        They are exact and need no paths, unless the paths are all there is (`direct=False`,
+        Student's t).
+        """
+        columns = [float(u) for u in np.atleast_1d(levels)]
+        return self._quantiles(levels, columns, series, covariates, n, random_state)
 
     def predict_interval(
         self,
@@ -149,9 +151,26 @@ class Forecaster:
         random_state: int | None = None,
     ) -> Any:
         """Central intervals (S, H, 2); a frame with "low" and "high" if the series came as one."""
-        forecast = self.predict(n, series, covariates, random_state)
-        table = forecast.interval(coverage)
-        return table if forecast.layout.kind == "array" else forecast.table(table, ["low", "high"])
+        if not 0 < coverage < 1:
+            raise LevelError(f"coverage must lie strictly between 0 and 1, got {coverage}.")
+        levels = [(1 - coverage) / 2, (1 + coverage) / 2]
+        return self._quantiles(levels, ["low", "high"], series, covariates, n, random_state)
+
+    def _quantiles(
+        self,
+        levels: Any,
+        columns: list[Any],
+        series: Any,
+        covariates: Any,
+        n: int,
+        random_state: int | None,
+    ) -> Any:
+        fitted, data = self._checked(n), self._histories(series, covariates)
+        table = fitted.quantiles(data, *_ends(data), levels, n, self._seed(random_state))
+        if data.layout.kind == "array":
+            return table
+        stamps = self._stamps(fitted, data, *_ends(data))
+        return data.layout.frame(data.names, stamps, table, columns)
 
     def predict_event(
         self,
@@ -221,12 +240,14 @@ class Forecaster:
         origins: NDArray[np.int64],
         paths: Array,
     ) -> Forecast:
-        horizon = fitted.shape.horizon
-        stamps = [
-            data.frequency.range(data.starts[i], horizon, int(t))
-            for i, t in zip(index, origins, strict=True)
-        ]
+        stamps = self._stamps(fitted, data, index, origins)
         return Forecast(paths, [data.names[i] for i in index], stamps, data.layout)
+
+    def _stamps(
+        self, fitted: Fitted, data: SeriesSet, index: NDArray[np.int64], origins: NDArray[np.int64]
+    ) -> list[NDArray[np.datetime64]]:
+        horizon, pairs = fitted.shape.horizon, zip(index, origins, strict=True)
+        return [data.frequency.range(data.starts[i], horizon, int(t)) for i, t in pairs]
 
     def _checked(self, n: int) -> Fitted:
         if not hasattr(self, "fitted_"):

@@ -76,7 +76,7 @@ class ForecastNetwork(nn.Module):
         self.head = nn.Linear(hidden[-1], output.n_params)
         nn.init.uniform_(self.head.weight, -0.1 / hidden[-1] ** 0.5, 0.1 / hidden[-1] ** 0.5)
         nn.init.zeros_(self.head.bias)
-        self.base = nn.Linear(past, 1)
+        self.base = nn.Linear(past, 2)
         self.register_buffer("unit", torch.ones(()))
         self.register_buffer("log_level", torch.zeros(2))
 
@@ -88,14 +88,14 @@ class ForecastNetwork(nn.Module):
     @torch.no_grad()
     def start_from(self, batch: Batch) -> None:
         """Set the base to the least-squares fit on some windows, and unit and log scale by it."""
-        rows = batch.mask > 0
-        x = batch.past[rows].double()
-        y = batch.target[rows].double()
-        x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-        ridge = RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        weights = torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
-        self.base.weight.copy_(weights[None, :-1])
-        self.base.bias.copy_(weights[-1:])
+        for kind, seen in enumerate((False, True)):
+            rows = (batch.mask > 0) & ((batch.known[..., -1] > 0) == seen)
+            x, y = batch.past[rows].double(), batch.target[rows].double()
+            x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+            ridge = RIDGE * (len(x) + 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+            weights = torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
+            self.base.weight[kind] = weights[:-1]
+            self.base.bias[kind] = weights[-1]
         left = (y - x @ weights).abs()
         spread = 1.4826 * left.median()
         # Of a series that mostly repeats itself exactly, the median of the rest may be 0.
@@ -114,12 +114,13 @@ class ForecastNetwork(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Loss (B, L) of every step of B windows, given all steps before it."""
         h = self.parameters_of(self.read(batch))
-        y = (batch.target - self.base_of(batch.past)) / self.unit
+        y = (batch.target - self.base_of(batch)) / self.unit
         return self.output.loss(h, y)
 
-    def base_of(self, past: Tensor) -> Tensor:
-        """The linear forecast (...) of past values (..., past)."""
-        return self.base(past).squeeze(-1)  # type: ignore[no-any-return]
+    def base_of(self, batch: Batch) -> Tensor:
+        """The linear forecast (B, L): one without, one with the previous value observed."""
+        without, with_it = self.base(batch.past).unbind(-1)
+        return torch.lerp(without, with_it, batch.known[..., -1])
 
     def parameters_of(self, values: Tensor) -> Tensor:
         """Output parameters (B, L, P) of inputs (B, L, inputs)."""

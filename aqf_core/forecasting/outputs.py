@@ -47,9 +47,11 @@ class Output(nn.Module):
 
     Attributes:
         n_params: number of parameters P per step.
+        exact: whether `sample` is the quantile function of its noise, without further chance.
     """
 
     n_params: int
+    exact = True
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
         """Loss (...) of values y (...) under parameters h (..., P)."""
@@ -114,6 +116,7 @@ class StudentTOutput(Output):
     heavy-tailed variant. The degrees of freedom exceed 2."""
 
     n_params = 3
+    exact = False
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
         loc, raw, freedom = h.unbind(-1)

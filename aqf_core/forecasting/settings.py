@@ -35,7 +35,9 @@ class Settings:
         flat: a constant learning rate instead of one cycle.
         patience: share of the evaluations without improvement after which training stops.
         unknown: share of training windows whose series is hidden, for series yet unseen.
-        weighted: whether windows are drawn in proportion to their scale.
+        direct: learn the distribution of every step of the horizon as well, from what is known at
+            the origin, and give the paths these distributions; otherwise paths are as rolled out.
+        weighting: windows are drawn in proportion to this power of their scale.
         validation: steps at the end of each series that do not train but stop training and
             recalibrate; None: fourteen horizons (more if there are few series), but at most a
             quarter of the shortest series.
@@ -54,22 +56,23 @@ class Settings:
     transformer_options: tuple[tuple[str, Any], ...] = ()
     levels: int = 8
     scheme: str = "lattice"
-    steps: int = 1500
+    steps: int = 600
     batch_size: int = 64
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-2
     weight_decay: float = 1e-3
     averaging: float = 0.99
     flat: bool = False
     patience: float = 0.4
     unknown: float = 0.05
-    weighted: bool = True
+    direct: bool = True
+    weighting: float = 0.5
     validation: int | None = None
     recalibrate: str = "spline"
 
 
 PRESETS: dict[str, Settings] = {
     "default": Settings(),
-    "fast": Settings(hidden=(40,), steps=400, batch_size=32),
+    "fast": Settings(hidden=(40,), steps=300, batch_size=32),
     "paper": Settings(
         calendar="linear",
         offset=1.0,
@@ -82,6 +85,9 @@ PRESETS: dict[str, Settings] = {
         averaging=0.0,
         flat=True,
         unknown=0.0,
+        direct=False,
+        weighting=1.0,
+        steps=3000,
         recalibrate="none",
     ),
 }
@@ -89,6 +95,7 @@ PRESETS: dict[str, Settings] = {
 LEAST = {
     "context": 1, "embedding": 1, "levels": 1, "steps": 1, "batch_size": 1, "validation": 0,
     "weight_decay": 0.0, "offset": 0.0, "dropout": 0.0, "averaging": 0.0, "unknown": 0.0,
+    "weighting": 0.0,
 }  # fmt: skip
 
 

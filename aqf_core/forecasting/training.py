@@ -43,6 +43,7 @@ class Plan:
         evaluations: how often held-out windows are scored.
         patience: evaluations without improvement after which training stops.
         unknown: share of windows whose series is hidden, so that new series can be forecast.
+        blind: share of windows whose horizon is forecast at once, not step by step.
         flat: keep the rate constant instead.
         seed: of the windows and the noise.
     """
@@ -55,6 +56,7 @@ class Plan:
     evaluations: int
     patience: int
     unknown: float
+    blind: float
     flat: bool
     seed: int
 
@@ -155,7 +157,8 @@ class _Draw:
         # A lattice instead of independent draws: fewer repetitions of the heaviest windows.
         u = (np.arange(size) + self.rng.random(size)) / size
         chosen = np.minimum(np.searchsorted(self.edges, u), len(self.edges) - 1)
-        batch = self.source.batch(self.series[chosen], self.origins[chosen])
+        blind = self.rng.random(size) < self.plan.blind
+        batch = self.source.batch(self.series[chosen], self.origins[chosen], blind)
         hidden = torch.from_numpy(self.rng.random(size) < self.plan.unknown)
         ids = batch.ids.masked_fill(hidden, self.source.shape.unknown)
         return batch._replace(ids=ids).to(self.device)
@@ -180,7 +183,8 @@ class _Watch:
             usable = np.flatnonzero(np.isfinite(scales))
             pick = usable[np.linspace(0, len(usable) - 1, min(JUDGES, len(usable))).astype(int)]
             for part in np.array_split(pick, max(1, len(pick) // 128)):
-                self.batches.append(source.batch(held[0][part], held[1][part]).to(device))
+                half = (np.arange(len(part)) % 2 == 0) & source.shape.direct
+                self.batches.append(source.batch(held[0][part], held[1][part], half).to(device))
 
     @torch.no_grad()
     def look(self, step: int, parameters: list[nn.Parameter], average: list[Tensor]) -> int:

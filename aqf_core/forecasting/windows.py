@@ -32,19 +32,23 @@ class WindowShape:
         context: steps before the origin.
         horizon: steps from the origin on.
         lags: how many steps ago the further inputs are.
+        season: how many steps ago the value is that stands in for an unknown one.
         calendar: how calendar covariates are encoded, see `calendar_features`.
         months: whether the month is used.
         offset: added to the scale of a window; 1 in the paper.
         unknown: number of the embedding for series that training did not see.
+        direct: whether the network also learns to forecast the horizon at once.
     """
 
     context: int
     horizon: int
     lags: tuple[int, ...]
+    season: int
     calendar: str = "cyclic"
     months: bool = False
     offset: float = 0.0
     unknown: int = 0
+    direct: bool = True
 
     @property
     def history(self) -> int:
@@ -59,7 +63,7 @@ class Batch(NamedTuple):
         target: (B, L).
         mask: (B, L), 1 where the target is known and counts.
         past: (B, L, 1 + number of lags), the previous value and the lagged ones.
-        known: (B, L, C), calendar, covariates and whether the previous value was observed.
+        known: (B, L, C), calendar, covariates and, last, whether the previous value was observed.
         ids: (B,), number of the embedding.
         scale: (B,).
     """
@@ -185,8 +189,18 @@ class WindowSource:
         usable = np.isfinite(scales)
         return chosen[usable], starts[usable], scales[usable]
 
-    def batch(self, series: Index, origins: Index, horizon: bool = True) -> Batch:
-        """Gather windows; without `horizon` nothing from the origin on is looked at."""
+    def batch(
+        self, series: Index, origins: Index, blind: NDArray[np.bool_] | bool = False
+    ) -> Batch:
+        """Gather windows.
+
+        Args:
+            series: number of the series of each window, (B,).
+            origins: of the windows, (B,).
+            blind: (B,), which windows do not look at anything from their origin on: instead of
+                values that a forecast cannot know they read those of the season before, marked
+                as not observed.
+        """
         shape = self.shape
         origin = torch.from_numpy(self.starts[series] + origins)
         steps = torch.arange(-shape.context, shape.horizon)
@@ -194,17 +208,14 @@ class WindowSource:
         scale = torch.from_numpy(self.scales(series, origins))
         target = self.filled[place] / scale[:, None]
         back = torch.tensor([1, *shape.lags])
-        past = self.filled[place[..., None] - back] / scale[:, None, None]
-        seen = self.seen[place - 1].float()
+        source = place[..., None] - back
+        hidden = torch.as_tensor(blind).expand(len(origin))[:, None, None]
+        late = (source - origin[:, None, None] + 1).clamp_min(0) * hidden
+        seasons = torch.div(late + shape.season - 1, shape.season, rounding_mode="floor")
+        past = self.filled[source - shape.season * seasons] / scale[:, None, None]
+        seen = (self.seen[place - 1] & (late[..., 0] == 0)).float()
         known = torch.cat([self.known[place], seen[..., None]], -1)
         mask = self.counts[place].float()
-        if not horizon:
-            mask[:, shape.context :] = 0.0
-            target[:, shape.context :] = 0.0
-            # Forecasts that are read again count as observed; here they are not known yet.
-            known[:, shape.context + 1 :, -1] = 1.0
-            unknown = torch.arange(shape.horizon)[:, None] >= back
-            past[:, shape.context :].masked_fill_(unknown, 0.0)
         ids = self.ids[torch.from_numpy(series)]
         return Batch(target.float(), mask, past.float(), known, ids, scale.float())
 
