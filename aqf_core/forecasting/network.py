@@ -46,7 +46,7 @@ class ForecastNetwork(nn.Module):
         >>> from aqf_core.forecasting.outputs import GaussianOutput
         >>> network = ForecastNetwork(GaussianOutput(), series=3, past=2, known=5, hidden=(8, 8))
         >>> network.inputs
-        28
+        29
     """
 
     unit: Tensor
@@ -68,7 +68,7 @@ class ForecastNetwork(nn.Module):
         self.embedding_size = embedding
         self.embedding = nn.Embedding(series + 1, embedding)
         nn.init.normal_(self.embedding.weight, std=0.1)
-        self.inputs = past + known + embedding + 1
+        self.inputs = past + known + embedding + 2
         sizes = [self.inputs, *hidden]
         self.layers = nn.ModuleList(
             RecurrentLayer(a, b, cell) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
@@ -78,7 +78,7 @@ class ForecastNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.base = nn.Linear(past, 2)
         self.register_buffer("unit", torch.ones(()))
-        self.register_buffer("log_level", torch.zeros(2))
+        self.register_buffer("log_level", torch.zeros(2, 2))
 
     @property
     def cells(self) -> list[RecurrentLayer]:
@@ -96,25 +96,27 @@ class ForecastNetwork(nn.Module):
             weights = torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
             self.base.weight[kind] = weights[:-1]
             self.base.bias[kind] = weights[-1]
-        left = (y - x @ weights).abs()
+        left = (y - x @ weights).abs() / batch.spread[:, None].expand_as(rows)[rows]
         spread = 1.4826 * left.median()
         # Of a series that mostly repeats itself exactly, the median of the rest may be 0.
         self.unit.copy_(torch.maximum(spread, 0.1 * left.mean()).clamp_min(1e-6))
-        level = batch.scale.log()
-        self.log_level.copy_(torch.stack([level.mean(), level.std(correction=0).clamp_min(0.1)]))
+        levels = torch.stack([batch.scale, batch.spread], -1).log()
+        self.log_level[0] = levels.mean(0)
+        self.log_level[1] = levels.std(0, correction=0).clamp_min(0.1)
 
     def read(self, batch: Batch) -> Tensor:
         """Inputs (B, L, inputs) of all steps: past, known, embedding, log scale."""
         steps = batch.past.shape[1]
-        level = (batch.scale.log() - self.log_level[0]) / self.log_level[1]
-        fixed = torch.cat([self.embedding(batch.ids), level.clamp(-4, 4)[:, None]], -1)
+        levels = torch.stack([batch.scale, batch.spread], -1).log()
+        levels = ((levels - self.log_level[0]) / self.log_level[1]).clamp(-4, 4)
+        fixed = torch.cat([self.embedding(batch.ids), levels], -1)
         fixed = fixed[:, None].expand(-1, steps, -1)
         return torch.cat([batch.past - 1.0, batch.known, fixed], -1)
 
     def forward(self, batch: Batch) -> Tensor:
         """Loss (B, L) of every step of B windows, given all steps before it."""
         h = self.parameters_of(self.read(batch))
-        y = (batch.target - self.base_of(batch)) / self.unit
+        y = (batch.target - self.base_of(batch)) / (self.unit * batch.spread[:, None])
         return self.output.loss(h, y)
 
     def base_of(self, batch: Batch) -> Tensor:

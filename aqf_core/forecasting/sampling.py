@@ -48,7 +48,8 @@ def direct_quantiles(
     columns = h.reshape(-1, size).t().repeat_interleave(levels, 1)
     noise = z.t().to(h).expand(windows, horizon, levels).reshape(-1)
     y = network.output.sample(noise, columns).view(windows, horizon, levels)
-    values = (base[..., None] + network.unit * y) * batch.scale[:, None, None]
+    unit = (network.unit * batch.spread)[:, None, None]
+    values = (base[..., None] + unit * y) * batch.scale[:, None, None]
     values = values if support is None else values.clamp(*support)
     return values.movedim(-1, 1)
 
@@ -85,7 +86,7 @@ def sample_paths(
         part = slice(i, i + size)
         walk = _Walk(network, shape, n)
         walk.scale, walk.past = batch.scale[part], batch.past[part, shape.context :]
-        walk.base = base[part].t()
+        walk.base, walk.unit = base[part].t(), (network.unit * batch.spread[part])[:, None]
         walk.read(inputs[part, shape.context :])
         walk.hidden = [_spread(h[part], n) for h in hidden]
         walk.memory = [_spread(c[part], n) for c in memory]
@@ -105,12 +106,14 @@ class _Walk:
         scale: (B,).
         past: (B, horizon, past), values that are known before the first step, or stand-ins.
         base: (horizon, B), the linear forecast from these.
+        unit: (B, 1), of the output.
         hidden, memory: state of every layer, (H, B * n).
     """
 
     scale: Tensor
     past: Tensor
     base: Tensor
+    unit: Tensor
     hidden: list[Tensor]
     memory: list[Tensor]
 
@@ -158,7 +161,7 @@ class _Walk:
             self._advance(depth, layer, below)
         h = torch.addmm(network.head.bias[:, None], network.head.weight, self.hidden[-1])
         y = network.output.sample(z, h).view(-1, self.n)
-        return torch.addcmul(base, network.unit, y)
+        return torch.addcmul(base, self.unit, y)
 
     def _advance(self, depth: int, layer: RecurrentLayer, inputs: Tensor) -> None:
         self.hidden[depth], self.memory[depth] = layer.step(

@@ -61,7 +61,7 @@ def save_forecaster(forecaster: Forecaster, path: str | os.PathLike[str]) -> Non
         "names": [plain(name) for name in fitted.names],
         "series": [plain(name) for name in data.names],
         "shape": asdict(fitted.shape),
-        "known": fitted.network.inputs - fitted.network.past - fitted.network.embedding_size - 1,
+        "known": fitted.network.inputs - fitted.network.past - fitted.network.embedding_size - 2,
         "support": None if fitted.support is None else [str(s) for s in fitted.support],
         "recalibration": recalibration,
     }

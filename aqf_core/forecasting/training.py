@@ -58,6 +58,7 @@ class Plan:
     unknown: float
     blind: float
     flat: bool
+    power: float
     seed: int
 
 
@@ -71,9 +72,10 @@ class History:
     interrupted: bool = False
 
 
-def weighted_loss(losses: Tensor, mask: Tensor) -> Tensor:
-    """Mean of losses (B, L) over the steps that count."""
-    return (losses * mask).sum() / mask.sum().clamp_min(1.0)
+def weighted_loss(losses: Tensor, batch: Batch, power: float) -> Tensor:
+    """Mean of losses (B, L) over the steps that count, weighted by a power of the spread."""
+    weight = batch.mask * batch.spread[:, None] ** power
+    return (losses * weight).sum() / weight.sum().clamp_min(1e-12)
 
 
 def train(
@@ -115,7 +117,7 @@ def train(
             share = 1.0 if plan.flat else one_cycle(step, plan.steps)
             optimiser.param_groups[0]["lr"] = plan.learning_rate * share
             batch = draw(plan.batch_size)
-            loss = weighted_loss(model(batch), batch.mask)
+            loss = weighted_loss(model(batch), batch, plan.power)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)
@@ -199,7 +201,8 @@ class _Watch:
         torch.manual_seed(0)  # the same levels at every evaluation
         total = weight = 0.0
         for batch in self.batches:
-            losses, mask = self.network(batch), batch.mask * batch.scale[:, None]
+            losses = self.network(batch)
+            mask = batch.mask * (batch.scale * batch.spread)[:, None]
             total += float((losses * mask).sum())
             weight += float(mask.sum())
         torch.random.set_rng_state(state)

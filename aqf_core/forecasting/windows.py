@@ -66,6 +66,7 @@ class Batch(NamedTuple):
         known: (B, L, C), calendar, covariates and, last, whether the previous value was observed.
         ids: (B,), number of the embedding.
         scale: (B,).
+        spread: (B,), mean distance of the context from the season before, in units of the scale.
     """
 
     target: Tensor
@@ -74,6 +75,7 @@ class Batch(NamedTuple):
     known: Tensor
     ids: Tensor
     scale: Tensor
+    spread: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
@@ -83,9 +85,9 @@ class Batch(NamedTuple):
 class WindowSource:
     """All windows of a set of series, as flat tensors from which batches are gathered.
 
-    Missing values are replaced, for inputs only, by the value one lag before or by the mean of the
-    series; targets that are missing, and those whose longest lag lies before the beginning of the
-    series, do not count.
+    Missing values are replaced, for inputs only, by the value one lag before or by the mean so far;
+    targets that are missing, and those whose longest lag lies before the beginning of the series,
+    do not count.
 
     Args:
         data: the series; every origin from 1 to T_i is possible.
@@ -113,9 +115,9 @@ class WindowSource:
         for i, values in enumerate(data.values):
             begin, length = int(self.starts[i]), len(values)
             inputs, present = _fill(values, shape.lags)
-            # Before the beginning: the level of the first values, a constant that tells little.
+            # Before the beginning: the first value, which every origin knows.
             block = slice(begin - shape.history, begin + length + shape.horizon)
-            filled[block] = inputs[: shape.context].mean()
+            filled[block] = inputs[0]
             filled[begin : begin + length] = inputs
             seen[begin : begin + length] = present
             late = min(max((*shape.lags, 1)), length // 3)
@@ -124,10 +126,10 @@ class WindowSource:
         self.filled = torch.from_numpy(filled)
         self.seen, self.counts = torch.from_numpy(seen), torch.from_numpy(counts)
         self.known = torch.from_numpy(np.concatenate(known))
-        size = np.abs(filled) * (seen & (filled != 0))
-        self._size = np.concatenate([[0.0], np.cumsum(size)])
-        self._count = np.concatenate([[0], np.cumsum(size > 0)])
-        self.floors = torch.tensor([_floor(values) for values in data.values])
+        size = np.abs(filled)
+        change = np.abs(filled - np.roll(filled, shape.season))
+        self._size = _Sums(size, seen & (size > 0))
+        self._change = _Sums(change, seen & np.roll(seen, shape.season))
 
     def _known(
         self, i: int, moments: tuple[NDArray[np.float64], NDArray[np.float64]] | None
@@ -153,21 +155,27 @@ class WindowSource:
         return self.known.shape[1] + 1
 
     def scales(self, series: Index, origins: Index) -> NDArray[np.float64]:
-        """Scale of each window: offset + mean of non-zero |values| of its context, not below a
-        thousandth of the mean of the whole series; NaN where the context holds no observation."""
-        end = self.starts[series] + origins
-        size = self._size[end] - self._size[end - self.shape.context]
-        count = self._count[end] - self._count[end - self.shape.context]
-        floor = self.floors.numpy()[series]
-        scale: NDArray[np.float64] = (
-            np.maximum(size / np.maximum(count, 1), floor) + self.shape.offset
-        )
-        seen = self.seen.numpy()
-        empty = count == 0
-        if empty.any():  # zeros are observations, too
-            rows = end[empty][:, None] - np.arange(1, self.shape.context + 1)
-            scale[empty] = np.where(seen[rows].any(1), scale[empty], np.nan)
-        return scale
+        """Scale of each window: offset + mean of the non-zero |values| of its context, but at
+        least a thousandth of their mean since the beginning; NaN if nothing was observed."""
+        end, begin = self.starts[series] + origins, self.starts[series]
+        scale = self._size.mean(end - self.shape.context, end)
+        whole = self._size.mean(begin, end)
+        scale = np.fmax(scale, whole / 1000)
+        zeros = np.isnan(scale)
+        if zeros.any():  # zeros are observations, too
+            rows = end[zeros][:, None] - np.arange(1, self.shape.context + 1)
+            seen = self.seen.numpy()[rows].any(1)
+            scale[zeros] = np.where(seen, 1.0 - self.shape.offset, np.nan)
+        return scale + self.shape.offset
+
+    def spreads(self, series: Index, origins: Index) -> NDArray[np.float64]:
+        """Mean |value - value a season before| over the context of each window, but at least a
+        tenth of the mean since the beginning and a thousandth of the scale."""
+        end, begin = self.starts[series] + origins, self.starts[series]
+        scale = self.scales(series, origins)
+        spread = self._change.mean(end - self.shape.context, end)
+        spread = np.fmax(spread, 0.1 * self._change.mean(begin, end))
+        return np.fmax(np.where(np.isnan(spread), 0.1 * scale, spread), scale / 1000)
 
     def training_windows(self, lengths: Index) -> tuple[Index, Index, NDArray[np.float64]]:
         """All windows whose horizon ends at most at lengths[i]: series, origins, scales.
@@ -217,7 +225,10 @@ class WindowSource:
         known = torch.cat([self.known[place], seen[..., None]], -1)
         mask = self.counts[place].float()
         ids = self.ids[torch.from_numpy(series)]
-        return Batch(target.float(), mask, past.float(), known, ids, scale.float())
+        spread = torch.from_numpy(self.spreads(series, origins)) / scale
+        parts = (target, mask, past, known, spread)
+        target, mask, past, known, spread = (part.float() for part in parts)
+        return Batch(target, mask, past, known, ids, scale.float(), spread)
 
 
 def months_seen(data: SeriesSet) -> bool:
@@ -227,20 +238,32 @@ def months_seen(data: SeriesSet) -> bool:
     return bool((stamps[-1] - stamps[0]).astype(np.int64) >= YEAR)
 
 
-def _fill(values: NDArray[np.float64], lags: Sequence[int]) -> tuple[NDArray[np.float64], Index]:
-    """Values with missing ones replaced from the past, and where they were observed."""
+class _Sums:
+    """Means of chosen entries over any span of a long array."""
+
+    def __init__(self, values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> None:
+        self.sum = np.concatenate([[0.0], np.cumsum(values * chosen)])
+        self.count = np.concatenate([[0], np.cumsum(chosen)])
+
+    def mean(self, begin: Index, end: Index) -> NDArray[np.float64]:
+        """Mean of the chosen entries from `begin` to before `end`, NaN without any."""
+        count = self.count[end] - self.count[begin]
+        total: NDArray[np.float64] = self.sum[end] - self.sum[begin]
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _fill(
+    values: NDArray[np.float64], lags: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Values with missing ones replaced from their past, and where they were observed."""
     present = ~np.isnan(values)
-    if present.all():
-        return values, present
-    if not present.any():
-        return np.zeros_like(values), present
-    filled = values.copy()
+    filled = np.where(present, values, 0.0)
+    if present.all() or not present.any():
+        return filled, present
+    mean = np.cumsum(filled) / np.maximum(np.cumsum(present), 1)
+    first = int(present.argmax())
+    mean[:first] = values[first]
     for t in np.flatnonzero(~present):
-        lag = next((g for g in lags if t >= g), None)
-        filled[t] = filled[t - lag] if lag is not None else np.nan
-    return np.where(np.isnan(filled), np.nanmean(values), filled), present
-
-
-def _floor(values: NDArray[np.float64]) -> float:
-    size = np.abs(values[np.isfinite(values) & (values != 0)])
-    return float(size.mean()) / 1000 if len(size) else 1.0
+        lag = next((g for g in lags if t - g >= first), None)
+        filled[t] = mean[t] if lag is None else filled[t - lag]
+    return filled, present
