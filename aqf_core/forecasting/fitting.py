@@ -60,7 +60,6 @@ class Fitted:
         data: the series to go on from.
         history: of the training.
         device: where the network is.
-        data_cut: whether `data` is only the end of the series.
     """
 
     network: ForecastNetwork
@@ -72,7 +71,6 @@ class Fitted:
     data: SeriesSet
     history: History
     device: torch.device
-    data_cut: bool = False
 
     def source(self, data: SeriesSet) -> WindowSource:
         """Windows of series, known or not."""

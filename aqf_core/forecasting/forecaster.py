@@ -262,8 +262,6 @@ class Forecaster:
             return read_series(series, covariates, fitted.data.frequency, self.columns)
         if covariates is None:
             return fitted.data
-        if fitted.data_cut:
-            raise SeriesError("a loaded forecaster needs the series together with new covariates.")
         return replace(fitted.data, covariates=read_covariates(covariates, fitted.data))
 
     def _seed(self, random_state: int | None) -> int:
@@ -282,7 +280,7 @@ class Forecaster:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted forecaster to one file: safetensors with a JSON header, no pickle.
 
-        Of the series it keeps as much as is needed to forecast on.
+        The file holds the series as well, so that `predict` goes on from them.
         """
         self._checked(2)
         save_forecaster(self, path)

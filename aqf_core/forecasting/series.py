@@ -59,17 +59,6 @@ class SeriesSet:
         """The first lengths[i] steps of each series; covariates stay whole."""
         return replace(self, values=[v[:n] for v, n in zip(self.values, lengths, strict=True)])
 
-    def tail(self, steps: int) -> SeriesSet:
-        """The last steps of each series, for a file that has to forecast from there."""
-        values, starts, covariates = [], [], []
-        for i, v in enumerate(self.values):
-            first = max(0, len(v) - steps)
-            values.append(v[first:])
-            starts.append(self.frequency.range(self.starts[i], 1, first)[0])
-            if self.covariates is not None:
-                covariates.append(self.covariates[i][first:])
-        return replace(self, values=values, starts=starts, covariates=covariates or None)
-
 
 def read_series(
     series: Any,

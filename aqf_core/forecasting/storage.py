@@ -34,9 +34,9 @@ F = TypeVar("F", bound="Forecaster")
 
 
 def save_forecaster(forecaster: Forecaster, path: str | os.PathLike[str]) -> None:
-    """Write a fitted forecaster with the end of its series."""
+    """Write a fitted forecaster with its series."""
     fitted = forecaster.fitted_
-    data = fitted.data.tail(fitted.shape.history)
+    data = fitted.data
     recalibration, tensors = pack_recalibration(fitted.recalibration)
     tensors |= {f"network.{k}": v for k, v in fitted.network.state_dict().items()}
     tensors["values"] = torch.from_numpy(np.concatenate(data.values))
@@ -108,7 +108,6 @@ def load_forecaster(kind: type[F], path: str | os.PathLike[str]) -> F:
         _unpack_series(header, tensors),
         History(),
         device,
-        data_cut=True,
     )
     return model
 

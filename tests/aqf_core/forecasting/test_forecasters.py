@@ -129,8 +129,10 @@ def test_skewed_noise_is_skewed_for_the_flow() -> None:
     rng = np.random.default_rng(0)
     series = 10 + rng.exponential(size=(3, 24 * 60))
     options = SMALL | {"steps": 150, "learning_rate": 0.02}
-    table = QuantileFlowForecaster(horizon=12, **options).fit(series).predict_quantiles(
-        [0.05, 0.5, 0.95]
+    table = (
+        QuantileFlowForecaster(horizon=12, **options)
+        .fit(series)
+        .predict_quantiles([0.05, 0.5, 0.95])
     )
     low, mid, high = np.moveaxis(table, -1, 0).mean((1, 2))
     assert (high - mid) / (mid - low) > 2  # 3.5 in truth
