@@ -140,7 +140,9 @@ class Fitted:
                 paths = sample_paths(self.network, batch, self.shape, n, generator, self.support)
                 if self.direct:
                     values = direct_quantiles(self.network, batch, self.shape, z, self.support)
-                    paths = torch.empty_like(values).scatter_(1, paths.argsort(1), values)
+                    order = paths.movedim(1, -1).argsort(-1)  # (B, H, n)
+                    paths = torch.empty_like(paths.movedim(1, -1))
+                    paths = paths.scatter_(-1, order, values.movedim(1, -1)).movedim(-1, 1)
                 elif recalibrated and self.recalibration is not None:
                     paths = repair_paths(paths.double(), self.recalibration)
                     paths = paths if self.support is None else paths.clamp(*self.support)
@@ -263,7 +265,6 @@ def build_network(
         settings.hidden,
         settings.embedding,
         settings.dropout,
-        settings.cell,
     )
 
 

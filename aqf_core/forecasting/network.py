@@ -40,7 +40,6 @@ class ForecastNetwork(nn.Module):
         hidden: state sizes of the LSTM layers.
         embedding: size of the embedding of a series.
         dropout: share of inputs of the second and further layers dropped in training.
-        cell: "lstm" or "gru".
 
     Example:
         >>> from aqf_core.forecasting.outputs import GaussianOutput
@@ -61,7 +60,6 @@ class ForecastNetwork(nn.Module):
         hidden: Sequence[int] = (40, 40, 40),
         embedding: int = 20,
         dropout: float = 0.1,
-        cell: str = "lstm",
     ) -> None:
         super().__init__()
         self.output, self.past, self.dropout = output, past, dropout
@@ -71,7 +69,7 @@ class ForecastNetwork(nn.Module):
         self.inputs = past + known + embedding + 2
         sizes = [self.inputs, *hidden]
         self.layers = nn.ModuleList(
-            RecurrentLayer(a, b, cell) for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+            RecurrentLayer(a, b, "lstm") for a, b in zip(sizes[:-1], sizes[1:], strict=True)
         )
         self.head = nn.Linear(hidden[-1], output.n_params)
         nn.init.uniform_(self.head.weight, -0.1 / hidden[-1] ** 0.5, 0.1 / hidden[-1] ** 0.5)

@@ -8,6 +8,7 @@ object only.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,6 +62,14 @@ class Output(nn.Module):
         """One value (N,) per column of h (P, N) from standard normal noise z (N,)."""
         raise NotImplementedError
 
+    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """`sample`, or a faster way for many calls with the shapes of z and h."""
+        return self.sample
+
+    def quantiles(self, z: Tensor, h: Tensor) -> Tensor:
+        """Quantiles (..., K) at base values z (..., K) under parameters h (..., P), if `exact`."""
+        raise NotImplementedError
+
 
 class QuantileFlowOutput(Output):
     """A monotone transformer: the quantile function of the next value, trained by its loss.
@@ -94,8 +103,14 @@ class QuantileFlowOutput(Output):
         return conditional_loss(self.transformer, self.space, y, h, "quantile", self.levels)
 
     def sample(self, z: Tensor, h: Tensor) -> Tensor:
-        rows = h.t()
-        return self.transformer.sampler(z, rows)(z, rows)
+        return self.transformer.from_base(z, h.t())
+
+    def sampler(self, z: Tensor, h: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        draw = self.transformer.sampler(z, h.t())
+        return lambda z, h: draw(z, h.t())
+
+    def quantiles(self, z: Tensor, h: Tensor) -> Tensor:
+        return self.transformer.from_base(z, h.unsqueeze(-2))
 
 
 class GaussianOutput(Output):
@@ -109,6 +124,9 @@ class GaussianOutput(Output):
 
     def sample(self, z: Tensor, h: Tensor) -> Tensor:
         return torch.addcmul(h[0], _positive(h[1]), z)
+
+    def quantiles(self, z: Tensor, h: Tensor) -> Tensor:
+        return torch.addcmul(h[..., :1], _positive(h[..., 1:]), z)
 
 
 class StudentTOutput(Output):
@@ -167,17 +185,22 @@ class QuantileGridOutput(Output):
     gaps: Tensor
     first: Tensor
 
-    def quantiles(self, h: Tensor) -> Tensor:
-        """Quantiles (..., K) of parameters (..., K)."""
+    def knots(self, h: Tensor) -> Tensor:
+        """Quantiles (..., P) at the levels of the grid."""
         rises = F.softplus(h[..., 1:] + self.gaps)
         return torch.cat([h[..., :1] + self.first, rises], -1).cumsum(-1)
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
-        return pinball_loss(self.quantiles(h), y.unsqueeze(-1), self.grid, "none").mean(-1)
+        return pinball_loss(self.knots(h), y.unsqueeze(-1), self.grid, "none").mean(-1)
 
     def sample(self, z: Tensor, h: Tensor) -> Tensor:
-        dist = InterpolatedPredictive(self.grid, self.quantiles(h.t()), validate_args=False)
+        dist = InterpolatedPredictive(self.grid, self.knots(h.t()), validate_args=False)
         return dist.icdf(base_to_level(z))
+
+    def quantiles(self, z: Tensor, h: Tensor) -> Tensor:
+        dist = InterpolatedPredictive(self.grid, self.knots(h), validate_args=False)
+        levels = base_to_level(z).expand(*h.shape[:-1], -1).movedim(-1, 0)
+        return dist.icdf(levels).movedim(0, -1)
 
 
 OUTPUTS: dict[str, type[Output]] = {

@@ -11,19 +11,21 @@ noise than with independent draws.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from ..conditioners.recurrent import RecurrentLayer
 from ..levels import lattice_levels
 from ..normal import random_level_to_base
 from .network import ForecastNetwork
+from .stepping import LSTMStack, reorder_gates
 from .windows import Batch, WindowShape
 
 __all__ = ["direct_quantiles", "sample_paths"]
 
 # Columns (windows x paths) that are worked on together: small enough for the cache.
-COLUMNS = 8192
+COLUMNS = 4096
 
 Support = tuple[float, float] | None
 
@@ -42,14 +44,10 @@ def direct_quantiles(
         support: values are kept within these bounds.
     """
     h = network.parameters_of(network.read(batch))[:, shape.context :]  # (B, H, P)
-    base = network.base_of(batch)[:, shape.context :]
-    windows, horizon, size = h.shape
-    levels = len(z)
-    columns = h.reshape(-1, size).t().repeat_interleave(levels, 1)
-    noise = z.t().to(h).expand(windows, horizon, levels).reshape(-1)
-    y = network.output.sample(noise, columns).view(windows, horizon, levels)
+    base = network.base_of(batch)[:, shape.context :, None]
     unit = (network.unit * batch.spread)[:, None, None]
-    values = (base[..., None] + unit * y) * batch.scale[:, None, None]
+    y = network.output.quantiles(z.t().to(h), h)  # (B, H, K)
+    values = torch.addcmul(base, unit, y) * batch.scale[:, None, None]
     values = values if support is None else values.clamp(*support)
     return values.movedim(-1, 1)
 
@@ -79,91 +77,65 @@ def sample_paths(
     batch = batch._replace(known=known)
     inputs = network.read(batch)
     hidden, memory = network.states(inputs[:, : shape.context])
-    base = network.base_of(batch)[:, shape.context :]
+    walk = None
+    paths = inputs.new_empty(len(inputs), n, shape.horizon)
     size = max(1, COLUMNS // n)
-    parts = []
     for i in range(0, len(inputs), size):
         part = slice(i, i + size)
-        walk = _Walk(network, shape, n)
-        walk.scale, walk.past = batch.scale[part], batch.past[part, shape.context :]
-        walk.base, walk.unit = base[part].t(), (network.unit * batch.spread[part])[:, None]
-        walk.read(inputs[part, shape.context :])
-        walk.hidden = [_spread(h[part], n) for h in hidden]
-        walk.memory = [_spread(c[part], n) for c in memory]
-        parts.append(walk.run(generator, support))
-    return torch.cat(parts)
-
-
-def _spread(state: Tensor, n: int) -> Tensor:
-    """(B, H) for windows -> (H, B * n) for their paths."""
-    return state.t().repeat_interleave(n, 1)
+        window = Batch(*(t[part] for t in batch))
+        if walk is None or walk.windows != len(window.scale):
+            walk = _Walk(network, shape, len(window.scale), n)
+        walk.stack.start([h[part] for h in hidden], [c[part] for c in memory], n)
+        paths[part] = walk.run(window, inputs[part, shape.context :], generator, support)
+    return paths
 
 
 class _Walk:
-    """The steps of the paths of B windows.
+    """The steps of n paths for each of B windows, in memory that is used again."""
 
-    Attributes:
-        scale: (B,).
-        past: (B, horizon, past), values that are known before the first step, or stand-ins.
-        base: (horizon, B), the linear forecast from these.
-        unit: (B, 1), of the output.
-        hidden, memory: state of every layer, (H, B * n).
-    """
-
-    scale: Tensor
-    past: Tensor
-    base: Tensor
-    unit: Tensor
-    hidden: list[Tensor]
-    memory: list[Tensor]
-
-    def __init__(self, network: ForecastNetwork, shape: WindowShape, n: int) -> None:
-        self.network, self.shape, self.n = network, shape, n
+    def __init__(self, network: ForecastNetwork, shape: WindowShape, windows: int, n: int) -> None:
+        self.network, self.shape, self.windows, self.n = network, shape, windows, n
         self.back = (1, *shape.lags)
+        # Past values that may be forecasts themselves; only these differ among paths.
+        self.own = [k for k, back in enumerate(self.back) if back < shape.horizon]
+        self.stack = LSTMStack(network.cells, self.own, windows * n)
+        self.draw: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def read(self, inputs: Tensor) -> None:
-        """What inputs (B, horizon, inputs) contribute to the first layer: (horizon, gates, B)."""
-        first = self.network.cells[0]
-        self.known = torch.einsum("bjc,gc->jgb", inputs, first.weight_ih) + first.bias_ih[:, None]
-
-    def run(self, generator: torch.Generator | None, support: Support) -> Tensor:
-        path: list[Tensor] = []
-        low, high = (
-            (None, None) if support is None else (bound / self.scale[:, None] for bound in support)
-        )
+    def run(
+        self, batch: Batch, inputs: Tensor, generator: torch.Generator | None, support: Support
+    ) -> Tensor:
+        """Paths (B, n, horizon) from the present state, given inputs (B, horizon, inputs)."""
+        network, context = self.network, self.shape.context
+        first = network.cells[0]
+        fixed = torch.einsum("bjc,gc->jgb", inputs, first.weight_ih) + first.bias_ih[:, None]
+        fixed = torch.stack([reorder_gates(gates) for gates in fixed])
+        base = network.base_of(batch)[:, context:]
+        unit, scale = (network.unit * batch.spread)[:, None], batch.scale[:, None]
+        path = inputs.new_empty(self.shape.horizon, self.windows, self.n)
         for j in range(self.shape.horizon):
-            value = self._step(j, path, self._noise(generator))
-            path.append(value if low is None else value.clamp(low, high))
-        return torch.stack(path, -1) * self.scale[:, None, None]  # (B, n, horizon)
+            start = base[:, j, None]
+            for row, k in enumerate(self.own):
+                # How far a forecast that is read again differs from what stood in for it.
+                change = self.stack.varying[row].view(self.windows, self.n)
+                if self.back[k] <= j:
+                    stand_in = batch.past[:, context + j, k, None]
+                    torch.sub(path[j - self.back[k]], stand_in, out=change)
+                    start = start + network.base.weight[1, k] * change
+                else:
+                    change.zero_()
+            state = self.stack.step(fixed[j])
+            h = torch.addmm(network.head.bias[:, None], network.head.weight, state)
+            z = self._noise(generator, h)
+            if self.draw is None:
+                self.draw = network.output.sampler(z, h)
+            y = self.draw(z, h).view(self.windows, self.n)
+            torch.addcmul(start, unit, y, out=path[j])
+            if support is not None:
+                path[j].clamp_(support[0] / scale, support[1] / scale)
+        return (path * scale).movedim(0, -1)
 
-    def _noise(self, generator: torch.Generator | None) -> Tensor:
+    def _noise(self, generator: torch.Generator | None, like: Tensor) -> Tensor:
         """Standard normal noise (B * n,)."""
-        size, device = (len(self.scale), self.n), self.scale.device
-        u = lattice_levels(self.n, size[:1], generator=generator, device=device)
-        order = torch.rand(size, generator=generator, device=device).argsort(-1)
+        u = lattice_levels(self.n, (self.windows,), generator=generator, device=like.device)
+        order = torch.rand(u.shape, generator=generator, device=like.device).argsort(-1)
         return random_level_to_base(u.gather(-1, order).reshape(-1))
-
-    def _step(self, j: int, path: list[Tensor], z: Tensor) -> Tensor:
-        """Values (B, n) of step j, in units of the scale."""
-        network = self.network
-        first, *others = network.cells
-        fixed, base = self.known[j][:, :, None], self.base[j][:, None]
-        # Past values that are themselves forecasts: how far they differ from their stand-ins.
-        for k, back in enumerate(self.back):
-            if back <= j:
-                change = path[j - back] - self.past[:, j, k, None]
-                fixed = fixed + first.weight_ih[:, k, None, None] * change
-                base = base + network.base.weight[1, k] * change
-        inputs = fixed.expand(-1, -1, self.n).reshape(fixed.shape[0], -1)
-        self._advance(0, first, inputs)
-        for depth, layer in enumerate(others, 1):
-            below = torch.addmm(layer.bias_ih[:, None], layer.weight_ih, self.hidden[depth - 1])
-            self._advance(depth, layer, below)
-        h = torch.addmm(network.head.bias[:, None], network.head.weight, self.hidden[-1])
-        y = network.output.sample(z, h).view(-1, self.n)
-        return torch.addcmul(base, self.unit, y)
-
-    def _advance(self, depth: int, layer: RecurrentLayer, inputs: Tensor) -> None:
-        self.hidden[depth], self.memory[depth] = layer.step(
-            inputs, self.hidden[depth], self.memory[depth]
-        )

@@ -18,8 +18,7 @@ class Settings:
     Attributes:
         context: steps of history that are read; None depends on the frequency (168 for hours).
         lags: how many steps ago further inputs are; None depends on the frequency (24, 48, 168).
-        hidden: state sizes of the recurrent layers.
-        cell: "lstm" or "gru".
+        hidden: state sizes of the LSTM layers.
         embedding: size of the embedding of a series.
         dropout: share of units dropped between layers.
         calendar: "cyclic" or "linear" encoding of hour, weekday and month.
@@ -47,7 +46,6 @@ class Settings:
     context: int | None = None
     lags: tuple[int, ...] | None = None
     hidden: tuple[int, ...] = (40, 40, 40)
-    cell: str = "lstm"
     embedding: int = 20
     dropout: float = 0.1
     calendar: str = "cyclic"

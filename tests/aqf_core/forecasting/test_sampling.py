@@ -20,7 +20,7 @@ class Location(Output):
     n_params = 1
 
     def sample(self, z: Tensor, h: Tensor) -> Tensor:
-        return h[0]
+        return h[0].clone()
 
 
 def windows(lags: tuple[int, ...], horizon: int = 6) -> tuple[WindowSource, WindowShape]:
