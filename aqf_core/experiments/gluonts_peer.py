@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +37,7 @@ def fit_gluonts(data: SeriesSet, horizon: int, context: int, steps: int | None, 
     lightning.seed_everything(seed, verbose=False)
     frequency = str(data.frequency)
     count = steps or STEPS
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         estimator = DeepAREstimator(
             freq=frequency,
@@ -56,7 +57,7 @@ def fit_gluonts(data: SeriesSet, horizon: int, context: int, steps: int | None, 
                 "enable_progress_bar": False,
                 "enable_model_summary": False,
                 "logger": False,
-                "enable_checkpointing": True,
+                "default_root_dir": folder,
             },
         )
         entries = [_entry(data, i, len(values)) for i, values in enumerate(data.values)]
