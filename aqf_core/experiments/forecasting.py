@@ -91,6 +91,37 @@ class Study:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """The windows that are tested.
+
+    Attributes:
+        data: all series with the test span.
+        index: number of the series of each window, (W,).
+        origins: of the windows, (W,).
+        horizon: steps H of a forecast.
+    """
+
+    data: SeriesSet
+    index: NDArray[np.int64]
+    origins: NDArray[np.int64]
+    horizon: int
+
+    def truth(self, back: int = 0) -> Array:
+        """What came true, or what was so many steps before: (W, H)."""
+        pairs = zip(self.index, self.origins - back, strict=True)
+        return np.stack([self.data.values[i][t : t + self.horizon] for i, t in pairs])
+
+    def some(self, most: int) -> NDArray[np.int64]:
+        """Which windows to take if all would be too many, evenly spread."""
+        return np.linspace(0, len(self.index) - 1, min(most, len(self.index))).astype(int)
+
+    @property
+    def places(self) -> tuple[SeriesSet, NDArray[np.int64], NDArray[np.int64]]:
+        """Series, numbers of series, and origins."""
+        return self.data, self.index, self.origins
+
+
+@dataclass(frozen=True)
 class ForecastMethod:
     """A way to forecast.
 
@@ -98,7 +129,7 @@ class ForecastMethod:
         name: on the command line.
         title: in tables.
         about: settings, for the page.
-        run: study, series, index, origins, seed -> entries of a record.
+        run: study, windows, seed -> entries of a record.
         package: what must be installed, None for nothing.
         seeded: whether the seed matters.
     """
@@ -106,19 +137,13 @@ class ForecastMethod:
     name: str
     title: str
     about: str
-    run: Callable[[Study, SeriesSet, NDArray[np.int64], NDArray[np.int64], int], Record]
+    run: Callable[[Study, Windows, int], Record]
     package: str | None = None
     seeded: bool = True
 
 
 def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
-    def run(
-        study: Study,
-        data: SeriesSet,
-        index: NDArray[np.int64],
-        origins: NDArray[np.int64],
-        seed: int,
-    ) -> Record:
+    def run(study: Study, windows: Windows, seed: int) -> Record:
         model = kind(
             study.preset,
             horizon=study.horizon,
@@ -128,12 +153,12 @@ def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
             **options,
         )
         began = time.process_time()
-        model.fit_set(study.training(data))
+        model.fit_set(study.training(windows.data))
         seconds = time.process_time() - began
         entries = {"nd": float("nan")}
         try:
             if rank() == 0:  # the others only help to train
-                entries = _judge(model, study, data, index, origins, seed)
+                entries = _judge(model, study, windows, seed)
         finally:
             wait()
         return entries | {"fit_seconds": round(seconds, 1)}
@@ -141,46 +166,36 @@ def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
     return run
 
 
-def _judge(
-    model: Forecaster,
-    study: Study,
-    data: SeriesSet,
-    index: NDArray[np.int64],
-    origins: NDArray[np.int64],
-    seed: int,
-) -> Record:
+def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Record:
     """Scores of a fitted forecaster, before and after recalibration, and bands to draw."""
-    fitted = model.fitted_
-    truth = truths(data, index, origins, study.horizon)
-    windows = (data, index, origins)
-    table = fitted.quantiles(*windows, LEVELS, study.paths, seed, recalibrated=False)
-    raw = score_table(table, truth, index)
-    scores = raw
+    fitted, truth, index = model.fitted_, windows.truth(), windows.index
+    table = fitted.quantiles(*windows.places, LEVELS, study.paths, seed, recalibrated=False)
+    raw = scores = score_table(table, truth, index)
     if fitted.recalibration is not None:
-        table = fitted.quantiles(*windows, LEVELS, study.paths, seed)
+        table = fitted.quantiles(*windows.places, LEVELS, study.paths, seed)
         scores = score_table(table, truth, index)
     # Joint paths, and paths as they were rolled out, of some of the windows.
-    some = np.linspace(0, len(index) - 1, min(PATH_WINDOWS, len(index))).astype(int)
+    some = windows.some(PATH_WINDOWS)
+    places = windows.data, index[some], windows.origins[some]
     began = time.process_time()
-    paths = fitted.sample(data, index[some], origins[some], study.paths, seed)
+    paths = fitted.sample(*places, study.paths, seed)
     drawing = time.process_time() - began
-    rolled = fitted.rolled_out(data, index[some], origins[some], study.paths, seed)
-    percents = LEVELS[PERCENT]
+    rolled = fitted.rolled_out(*places, study.paths, seed)
     return scores | {
         "raw": {name: raw[name] for name in RAW},
         "energy": path_energy(paths, truth[some]),
         "rolled_energy": path_energy(rolled, truth[some]),
-        "some_check_score": _check(percents, table[some][..., PERCENT], truth[some]),
-        "rolled_check_score": _check(percents, table_of(rolled)[..., PERCENT], truth[some]),
+        "some_check_score": _check(table[some], truth[some]),
+        "rolled_check_score": _check(table_of(rolled), truth[some]),
         "sample_seconds": round(drawing, 1),
         "trained_steps": fitted.history.steps[-1],
-        "bands": _bands(table, truth, data, index),
+        "bands": _bands(table, truth, windows),
     }
 
 
-def _check(levels: Array, table: Array, truth: Array) -> float:
+def _check(table: Array, truth: Array) -> float:
     known = ~np.isnan(truth)
-    return float(check_score(levels, table[known], truth[known]))
+    return float(check_score(LEVELS[PERCENT], table[known][:, PERCENT], truth[known]))
 
 
 # What is kept of the scores before recalibration.
@@ -190,36 +205,23 @@ RAW = ("nd", "rmse", "check_score", "coverage_50", "coverage_80", "coverage_90",
 def _naive(back: Callable[[Study], Sequence[int]]) -> Callable[..., Record]:
     """The median of the values so many seasons ago."""
 
-    def run(
-        study: Study,
-        data: SeriesSet,
-        index: NDArray[np.int64],
-        origins: NDArray[np.int64],
-        seed: int,
-    ) -> Record:
-        truth = truths(data, index, origins, study.horizon)
-        shifts = [truths(data, index, origins - lag, study.horizon) for lag in back(study)]
-        return score_points(np.nanmedian(np.stack(shifts), axis=0), truth)
+    def run(study: Study, windows: Windows, seed: int) -> Record:
+        shifts = [windows.truth(lag) for lag in back(study)]
+        return score_points(np.nanmedian(np.stack(shifts), axis=0), windows.truth())
 
     return run
 
 
-def _gluonts(
-    study: Study,
-    data: SeriesSet,
-    index: NDArray[np.int64],
-    origins: NDArray[np.int64],
-    seed: int,
-) -> Record:
+def _gluonts(study: Study, windows: Windows, seed: int) -> Record:
     began = time.process_time()
-    draw = fit_gluonts(study.training(data), study.horizon, study.context, study.steps, seed)
+    training = study.training(windows.data)
+    draw = fit_gluonts(training, study.horizon, study.context, study.steps, seed)
     seconds = time.process_time() - began
     began = time.process_time()
-    paths = draw(data, index, origins, study.paths)
+    paths = draw(*windows.places, study.paths)
     drawing = time.process_time() - began
-    truth = truths(data, index, origins, study.horizon)
-    scores = score_table(table_of(paths), truth, index)
-    some = np.linspace(0, len(index) - 1, min(PATH_WINDOWS, len(index))).astype(int)
+    truth, some = windows.truth(), windows.some(PATH_WINDOWS)
+    scores = score_table(table_of(paths), truth, windows.index)
     return scores | {
         "raw": {name: scores[name] for name in RAW},
         "energy": path_energy(paths[some], truth[some]),
@@ -299,13 +301,14 @@ def jobs_for(study: Study, methods: Sequence[ForecastMethod], seeds: Sequence[in
     back = study.horizon * np.arange(study.windows, 0, -1)
     index = np.repeat(np.arange(len(data)), study.windows)
     origins = (data.lengths[:, None] - back).reshape(-1)
+    windows = Windows(data, index, origins, study.horizon)
     jobs = []
     for seed in seeds:
         for method in methods:
             if not method.seeded and seed != seeds[0]:
                 continue
             key = study.key | {"method": method.name, "seed": seed if method.seeded else 0}
-            jobs.append(Job(key, _Work(study, method, data, index, origins, seed), "nd"))
+            jobs.append(Job(key, _Work(study, method, windows, seed), "nd"))
     return jobs
 
 
@@ -313,36 +316,22 @@ def jobs_for(study: Study, methods: Sequence[ForecastMethod], seeds: Sequence[in
 class _Work:
     study: Study
     method: ForecastMethod
-    data: SeriesSet
-    index: NDArray[np.int64]
-    origins: NDArray[np.int64]
+    windows: Windows
     seed: int
 
     def __call__(self) -> Record:
-        size = {"series": len(self.data), "test_windows": len(self.index)}
-        return size | self.method.run(self.study, self.data, self.index, self.origins, self.seed)
+        size = {"series": len(self.windows.data), "test_windows": len(self.windows.index)}
+        return size | self.method.run(self.study, self.windows, self.seed)
 
 
-def truths(
-    data: SeriesSet, index: NDArray[np.int64], origins: NDArray[np.int64], horizon: int
-) -> Array:
-    """What came true (W, H)."""
-    pairs = zip(index, origins, strict=True)
-    return np.stack([data.values[i][t : t + horizon] for i, t in pairs])
-
-
-def _bands(
-    table: Array,
-    truth: Array,
-    data: SeriesSet,
-    index: NDArray[np.int64],
-) -> list[Record]:
+def _bands(table: Array, truth: Array, windows: Windows) -> list[Record]:
     """Quantiles .1, .5 and .9 and the truth of a few windows, for the figure."""
+    data = windows.data
     size = np.argsort([np.nanmean(np.abs(v)) for v in data.values])
     shares = np.linspace(0.25, 0.9, SHOWN_SERIES)
     bands = []
     for i in dict.fromkeys(size[(shares * (len(size) - 1)).round().astype(int)].tolist()):
-        rows = np.flatnonzero(index == i)[:SHOWN_WINDOWS]
+        rows = np.flatnonzero(windows.index == i)[:SHOWN_WINDOWS]
         low, mid, high = table[rows].reshape(-1, len(LEVELS))[:, [19, 99, 179]].T
         parts = {"low": low, "mid": mid, "high": high, "truth": truth[rows].reshape(-1)}
         bands.append(
