@@ -94,7 +94,8 @@ def _section(name: str, results: Results, about: str) -> str:
         f"{first['windows']} test windows each ({first['test_windows']:,} in all), {seeds} "
         f"seed{'s' if seeds > 1 else ''}."
     )
-    parts = [head, _scores(results), _coverage(results), _goals(results), _wins(results)]
+    parts = [head, _scores(results), _goals(results), _coverage(results), _quarters(results)]
+    parts += [_paths(results), _wins(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -104,13 +105,12 @@ def _scores(results: Results) -> str:
         records = _of(results, method)
         row = [METHODS[method].title, _spread(records, "nd", 4), _spread(records, "rmse", 3)]
         if method in NAIVE:
-            row += ["-"] * 6
+            row += ["-"] * 5
         else:
             row += [_spread(records, "check_score", 2), _spread(records, "wql", 4)]
             row += [number(mean_of(records, f"coverage_{c}")) for c in (50, 80, 90)]
-            row.append(_spread(records, "energy", 3))
         rows.append([*row, _seconds(records)])
-    header = ["method", "ND", "RMSE", "CHK", "wQL", "50 %", "80 %", "90 %", "energy", "fit, s"]
+    header = ["method", "ND", "RMSE", "CHK", "wQL", "50 %", "80 %", "90 %", "fit, s"]
     return table(header, rows)
 
 
@@ -150,6 +150,44 @@ def _coverage(results: Results) -> str:
     return (
         "Recalibration, one map per step of the horizon, fitted on the held-out windows before the "
         "test span (GluonTS has none):\n\n" + table(header, rows)
+    )
+
+
+def _quarters(results: Results) -> str:
+    """Check score and coverage in the four parts of the test span."""
+    rows = []
+    for method in _present(results):
+        records = [r for r in _of(results, method) if "by_origin" in r]
+        if not records or len(records[0]["by_origin"]) < 4:
+            continue
+        row = [METHODS[method].title]
+        for entry, digits in (("by_origin", 2), ("coverage_by_origin", 3)):
+            parts = np.array_split(np.mean([r[entry] for r in records], axis=0), 4)
+            row += [number(float(part.mean()), digits) for part in parts]
+        rows.append(row)
+    if not rows:
+        return ""
+    header = ["method", *(f"CHK {k}" for k in range(1, 5)), *(f"80 % {k}" for k in range(1, 5))]
+    return "The four quarters of the test span, in time:\n\n" + table(header, rows)
+
+
+def _paths(results: Results) -> str:
+    """Joint paths beside paths as they were rolled out."""
+    rows = []
+    for method in _present(results):
+        records = [r for r in _of(results, method) if "rolled_energy" in r]
+        if records:
+            names = ("some_check_score", "rolled_check_score", "energy", "rolled_energy")
+            digits = (2, 2, 4, 4)
+            means = [number(mean_of(records, n), d) for n, d in zip(names, digits, strict=True)]
+            rows.append([METHODS[method].title, *means])
+    if not rows:
+        return ""
+    header = ["method", "CHK", "CHK rolled out", "energy", "energy rolled out"]
+    return (
+        "Paths with the quantiles of every step beside paths as they were rolled out step by step, "
+        "without recalibration, on some of the windows; the energy score judges whole paths:\n\n"
+        + table(header, rows)
     )
 
 

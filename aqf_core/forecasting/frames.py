@@ -45,11 +45,12 @@ class Layout:
 
         Returns:
             Wide: a row per time stamp, columns (series, column); without second level if K is 1
-            and its name is None. Long: columns id, time and one per number.
+            and its name is None. Long, also if a series occurs several times: columns id, time
+            and one per number.
         """
         import pandas as pd
 
-        if self.kind == "long":
+        if self.kind == "long" or len(set(names)) < len(names):
             rows = [
                 pd.DataFrame(table[i], columns=[self.value if c is None else c for c in columns])
                 .assign(__id=[name] * len(stamps[i]), __time=stamps[i])

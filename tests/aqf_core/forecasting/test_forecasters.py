@@ -170,6 +170,8 @@ def test_frames_are_answered_by_frames() -> None:
     table = model.fit(long).predict_interval(0.8)
     assert list(table.columns) == ["who", "when", "low", "high"] and len(table) == 48
     assert (table["low"] <= table["high"]).all()
+    several = model.backtest(wide, windows=2, n=20)[0].frame([0.5])
+    assert list(several.columns) == ["series", "when", 0.5] and len(several) == 96
     frame = model.predict(20).frame([0.5])
     assert frame["who"].unique().tolist() == ["a", "b"]
 
