@@ -232,6 +232,21 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
+def goal_lines(goals: list[dict[str, Any]]) -> list[str]:
+    """What was missed, and a table of all goals: rows of what, measured, goal and met."""
+    missed = [row["what"] for row in goals if not row["met"]]
+    lines = [
+        "Missed goals: " + ("none." if not missed else "; ".join(missed) + "."),
+        "",
+        "| goal | measured | wanted | met |",
+        "|---|---|---|---|",
+    ]
+    for row in goals:
+        met = "yes" if row["met"] else "**no**"
+        lines.append(f"| {row['what']} | {number(row['measured'])} | {row['goal']} | {met} |")
+    return lines
+
+
 def processor() -> str:
     """The name of the processor, where the system tells it."""
     info = Path("/proc/cpuinfo")

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmark_core import Run, interleaved, number, processor, publish
+from benchmark_core import Run, goal_lines, interleaved, number, processor, publish
 from numpy.typing import NDArray
 
 from aqf_core.estimators import QuantileFlowRegressor
@@ -144,21 +144,14 @@ def goals(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def page(report: dict[str, Any]) -> str:
     """The report as Markdown."""
-    missed = [row["what"] for row in report["goals"] if not row["met"]]
     large, steps = report["large"], report["steps"]
     lines = [
         "# Speed and memory of the estimators",
         "",
         f"Machine: {report['machine']}. Fits use one thread, predictions {report['threads']}.",
         "",
-        "Missed goals: " + ("none." if not missed else "; ".join(missed) + "."),
-        "",
-        "| goal | measured | wanted | met |",
-        "|---|---|---|---|",
+        *goal_lines(report["goals"]),
     ]
-    for row in report["goals"]:
-        met = "yes" if row["met"] else "**no**"
-        lines.append(f"| {row['what']} | {number(row['measured'])} | {row['goal']} | {met} |")
     shapes = [f"{rows} x {columns}" for rows, columns in TABLES]
     lines += ["", "| seconds of a fit | " + " | ".join(shapes) + " |"]
     lines += ["|---" * (len(shapes) + 1) + "|"]

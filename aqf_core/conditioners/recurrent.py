@@ -47,13 +47,19 @@ class RecurrentLayer(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Hidden states (N, T, H) for a sequence (N, T, inputs), by the fused kernel."""
+        return self.run(values)[0]
+
+    def run(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states (N, T, H), and after the last step the hidden state and memory (N, H)."""
         zeros = values.new_zeros(1, values.shape[0], self.hidden)
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         # biases, one layer, no dropout, training, one direction, batch first
         flags = (True, 1, 0.0, self.training, False, True)
         if self.cell == "lstm":
-            return torch.lstm(values, (zeros, zeros), weights, *flags)[0]
-        return torch.gru(values, zeros, weights, *flags)[0]
+            states, h, c = torch.lstm(values, (zeros, zeros), weights, *flags)
+            return states, h[0], c[0]
+        states, h = torch.gru(values, zeros, weights, *flags)
+        return states, h[0], h[0]
 
     def extra_repr(self) -> str:
         return f"{self.weight_ih.shape[1]}, {self.hidden}, cell={self.cell!r}"

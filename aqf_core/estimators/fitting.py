@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..conditioners.base import Conditioner
+from ..progress import progress_bar
 from ..spaces import OutputSpace, Support
 from .bag import BagMLP, GaussianChain
 from .calibrating import recalibrate
@@ -21,7 +22,6 @@ from .model import BagModel
 from .prediction import Fitted
 from .preparation import group_rows, make_split
 from .presets import Settings
-from .progress import progress_bar
 
 __all__ = ["Recipe", "build_model", "fit_bag"]
 

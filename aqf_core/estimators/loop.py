@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..schedule import one_cycle
 from .encoding import FeatureEncoding
 from .model import BagModel
 from .optimiser import BagAdamW
@@ -86,15 +87,9 @@ class Schedule:
     flat: bool = False
 
     def rate(self, step: int) -> float:
-        """Learning rate of a step: a cosine up, a cosine down."""
-        if self.flat:
-            return self.learning_rate
-        rise = max(1.0, self.warm_up * self.steps)
-        if step < rise:
-            share = 0.5 - 0.5 * math.cos(math.pi * (step + 1) / rise)
-            return self.learning_rate * max(0.04, share)
-        share = (step - rise) / max(1.0, self.steps - rise)
-        return self.learning_rate * max(1e-3, 0.5 + 0.5 * math.cos(math.pi * share))
+        """Learning rate of a step."""
+        share = 1.0 if self.flat else one_cycle(step, self.steps, self.warm_up)
+        return self.learning_rate * share
 
 
 @dataclass

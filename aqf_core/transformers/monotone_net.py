@@ -36,10 +36,13 @@ class MonotoneNet(Transformer):
     the features h that are concatenated to a. The hidden biases b1 start spread out, and the
     network starts close to the identity for h = 0.
 
+    With one hidden layer, m(a) = |w3| . x1 + b3 + c a.
+
     Args:
         direction: "quantile" or "cdf".
         features: number of features h.
         units: hidden units per layer.
+        layers: hidden layers, 2 or 1.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -50,33 +53,40 @@ class MonotoneNet(Transformer):
     """
 
     def __init__(
-        self, direction: Direction = "quantile", features: int = 16, units: int = 32
+        self,
+        direction: Direction = "quantile",
+        features: int = 16,
+        units: int = 32,
+        layers: int = 2,
     ) -> None:
+        if layers not in (1, 2):
+            raise ValueError(f"layers must be 1 or 2, got {layers}.")
         if features < 1 or units < 1:
             raise ValueError(f"features and units must be positive, got {features} and {units}.")
         super().__init__((features, 1), direction)
-        self.units = units
+        self.units, self.layers = units, layers
         self.weight1 = nn.Parameter(0.5 + torch.rand(units))
         self.context1 = nn.Linear(features, units)
-        self.weight2 = nn.Parameter(torch.rand(units, units) * (3.0 / units))
-        self.context2 = nn.Linear(features, units)
+        if layers == 2:
+            self.weight2 = nn.Parameter(torch.rand(units, units) * (3.0 / units))
+            self.context2 = nn.Linear(features, units)
         self.weight3 = nn.Parameter(torch.ones(units) / units)
         self.bias3 = nn.Parameter(torch.zeros(()))
         with torch.no_grad():
             spread = 3.0 * (2.0 * torch.arange(units) + 1.0) / units - 3.0
             self.context1.bias.copy_(spread * self.weight1)
-            self.context2.bias.copy_(spread[torch.randperm(units)] / 3.0)
+            if layers == 2:
+                self.context2.bias.copy_(spread[torch.randperm(units)] / 3.0)
             # Half of the slope comes from the linear part.
-            ends = self._network(
-                torch.tensor([-2.0, 0.0, 2.0]), self._inputs(torch.zeros(features))
-            )
-            self.weight3.mul_(0.5 * 4.0 / (ends[0][2] - ends[0][0]))
-            self.bias3.sub_(
-                self._network(torch.zeros(1), self._inputs(torch.zeros(features)))[0][0]
-            )
+            inputs = self._inputs(torch.zeros(features))
+            ends = self._network(torch.tensor([-2.0, 0.0, 2.0]), inputs, False)[0]
+            self.weight3.mul_(0.5 * 4.0 / (ends[2] - ends[0]))
+            self.bias3.sub_(self._network(torch.zeros(1), inputs, False)[0][0])
 
     def sampler(self, z: Tensor) -> Callable[[int, Tensor], None]:
-        return super().sampler(z) if self.direction == "cdf" else MonotoneNetSampler(self, z)
+        if self.direction == "cdf" or self.layers == 1:
+            return super().sampler(z)
+        return MonotoneNetSampler(self, z)
 
     def prepare(self, *raw: Tensor) -> Inputs:
         features, linear = raw
@@ -85,23 +95,25 @@ class MonotoneNet(Transformer):
         )
 
     def core(self, a: Tensor, shape: Inputs, slope: bool) -> tuple[Tensor, Tensor | None]:
-        value, x1, x2, weight2 = self._network(a, shape)
+        value, steep = self._network(a, shape, slope)
         value = value + shape.linear * a
-        if not slope:
-            return value, None
-        steep = (1.0 - x1 * x1) * self.weight1.abs()
-        steep = (1.0 - x2 * x2) * (steep @ weight2)
-        return value, (shape.linear + steep @ self.weight3.abs()).log()
+        return value, None if steep is None else (shape.linear + steep).log()
 
     def _inputs(self, features: Tensor) -> Inputs:
-        first, second = self.context1(features), self.context2(features)
+        first = self.context1(features)
+        second = self.context2(features) if self.layers == 2 else first
         return Inputs(first, second, torch.zeros(()))
 
-    def _network(self, a: Tensor, shape: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        weight2 = self.weight2.abs()
-        x1 = torch.tanh(a.unsqueeze(-1) * self.weight1.abs() + shape.first)
-        x2 = torch.tanh(x1 @ weight2 + shape.second)
-        return x2 @ self.weight3.abs() + self.bias3, x1, x2, weight2
+    def _network(self, a: Tensor, shape: Inputs, slope: bool) -> tuple[Tensor, Tensor | None]:
+        """m(a) without its linear part and, if asked for, its slope."""
+        weight1, weight3 = self.weight1.abs(), self.weight3.abs()
+        x = torch.tanh(a.unsqueeze(-1) * weight1 + shape.first)
+        steep = (1.0 - x * x) * weight1 if slope else x
+        if self.layers == 2:
+            weight2 = self.weight2.abs()
+            x = torch.tanh(x @ weight2 + shape.second)
+            steep = (1.0 - x * x) * (steep @ weight2) if slope else x
+        return x @ weight3 + self.bias3, steep @ weight3 if slope else None
 
     def bracket(self, b: Tensor, shape: Inputs) -> tuple[Tensor, Tensor]:
         bound = self.weight3.detach().abs().sum() + self.bias3.detach().abs()
@@ -109,11 +121,12 @@ class MonotoneNet(Transformer):
         return -reach, reach
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, features={self.sizes[2]}, units={self.units}"
+        sizes = f"features={self.sizes[2]}, units={self.units}, layers={self.layers}"
+        return f"{super().extra_repr()}, {sizes}"
 
 
 class MonotoneNetSampler(RowSampler):
-    """The network in place: what the features h add to both layers is one product."""
+    """Two hidden layers in place: what the features h add to both is one product."""
 
     def __init__(self, net: MonotoneNet, z: Tensor) -> None:
         super().__init__(z)

@@ -1,0 +1,262 @@
+"""The page of the forecasting experiments: tables, and the bands of two methods over the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .comparison import mean_of, number, table
+from .forecast_scoring import share_of_wins
+from .forecasting import METHODS, NAIVE
+from .records import Record
+
+__all__ = ["draw_bands", "forecast_page", "write_report"]
+
+OWN = "aqf"
+Results = Sequence[Record]
+
+
+def write_report(results: Results, path: Path, command: str, about: dict[str, str]) -> list[Path]:
+    """Write the page and a figure per data set beside it; returns what was written.
+
+    Args:
+        results: records of `forecasting.jobs_for`.
+        path: of the page; figures have its name and that of the data set.
+        command: shown on the page.
+        about: what each data set is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for name in _names(results):
+        shown = [r for r in results if r["dataset"] == name and "bands" in r]
+        if shown:
+            figures[name] = path.with_name(f"{path.stem}_{name}.png")
+            draw_bands(shown, figures[name])
+    names = {name: figure.name for name, figure in figures.items()}
+    path.write_text(forecast_page(results, command, about, names))
+    return [path, *figures.values()]
+
+
+def forecast_page(
+    results: Results, command: str, about: dict[str, str], figures: dict[str, str]
+) -> str:
+    """The page as Markdown."""
+    first = results[0]
+    parts = [
+        f"""# Probabilistic forecasts of time series
+
+Every window reads {first["context"]} steps and forecasts {first["horizon"]} by {first["paths"]}
+sample paths; origins are {first["horizon"]} steps apart and fill the last part of each series,
+which nothing was fitted or chosen on. The networks differ by their output only: same LSTM, inputs,
+windows, number of steps and sampling. ND is the sum of absolute errors of the median over the sum
+of values, RMSE that of the mean over the mean value, CHK the mean pinball loss over .01 ... .99 in
+the units of the series, wQL its scale-free form. Means over seeds; ± is the standard deviation.
+
+```bash
+{command}
+```"""
+    ]
+    for name in _names(results):
+        chosen = [r for r in results if r["dataset"] == name]
+        parts.append(_section(name, chosen, about.get(name, "")))
+        if name in figures:
+            parts.append(
+                "The band holds the paths' quantiles .1 to .9, the line is what came true; "
+                f"{SHOWN} windows in a row.\n\n![forecasts of {name}]({figures[name]})"
+            )
+    parts.append(_methods(results))
+    return "\n\n".join(parts) + "\n"
+
+
+SHOWN = "three"
+
+
+def _names(results: Results) -> list[str]:
+    return list(dict.fromkeys(r["dataset"] for r in results))
+
+
+def _of(results: Results, method: str) -> list[Record]:
+    return [r for r in results if r["method"] == method]
+
+
+def _present(results: Results) -> list[str]:
+    there = {r["method"] for r in results}
+    return [name for name in METHODS if name in there]
+
+
+def _section(name: str, results: Results, about: str) -> str:
+    first = results[0]
+    seeds = len({r["seed"] for r in results})
+    head = (
+        f"## {name}\n\n{about[:1].upper()}{about[1:]}. {first['series']} series, "
+        f"{first['windows']} test windows each ({first['test_windows']:,} in all), {seeds} "
+        f"seed{'s' if seeds > 1 else ''}."
+    )
+    parts = [head, _scores(results), _goals(results), _coverage(results), _quarters(results)]
+    parts += [_paths(results), _wins(results)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _scores(results: Results) -> str:
+    rows = []
+    for method in _present(results):
+        records = _of(results, method)
+        row = [METHODS[method].title, _spread(records, "nd", 4), _spread(records, "rmse", 3)]
+        if method in NAIVE:
+            row += ["-"] * 5
+        else:
+            row += [_spread(records, "check_score", 2), _spread(records, "wql", 4)]
+            row += [number(mean_of(records, f"coverage_{c}")) for c in (50, 80, 90)]
+        rows.append([*row, _seconds(records)])
+    header = ["method", "ND", "RMSE", "CHK", "wQL", "50 %", "80 %", "90 %", "fit, s"]
+    return table(header, rows)
+
+
+def _spread(records: Results, entry: str, digits: int) -> str:
+    values = [r[entry] for r in records]
+    mean = number(float(np.mean(values)), digits)
+    return f"{mean} ± {number(float(np.std(values, ddof=1)), digits)}" if len(values) > 1 else mean
+
+
+def _seconds(records: Results) -> str:
+    values = [r["fit_seconds"] for r in records if "fit_seconds" in r]
+    return f"{np.mean(values):.0f}" if values else "-"
+
+
+def _coverage(results: Results) -> str:
+    """Recalibration: what it changes, and coverage over the horizon."""
+    rows = []
+    for method in _present(results):
+        records = [r for r in _of(results, method) if "raw" in r]
+        if not records:
+            continue
+        before = np.mean([r["raw"]["by_step"] for r in records], axis=0)
+        after = np.mean([r["by_step"] for r in records], axis=0)
+        raw = float(np.mean([r["raw"]["check_score"] for r in records]))
+        rows.append(
+            [
+                METHODS[method].title,
+                number(raw, 2),
+                number(mean_of(records, "check_score"), 2),
+                f"{number(before.mean())} ({number(before.min())}-{number(before.max())})",
+                f"{number(after.mean())} ({number(after.min())}-{number(after.max())})",
+            ]
+        )
+    if not rows:
+        return ""
+    header = ["method", "CHK raw", "CHK", "80 % raw (lowest-highest step)", "80 % (by step)"]
+    return (
+        "Recalibration, one map per step of the horizon, fitted on the held-out windows before the "
+        "test span (GluonTS has none):\n\n" + table(header, rows)
+    )
+
+
+def _quarters(results: Results) -> str:
+    """Check score and coverage in the four parts of the test span."""
+    rows = []
+    for method in _present(results):
+        records = [r for r in _of(results, method) if "by_origin" in r]
+        if not records or len(records[0]["by_origin"]) < 4:
+            continue
+        row = [METHODS[method].title]
+        for entry, digits in (("by_origin", 2), ("coverage_by_origin", 3)):
+            parts = np.array_split(np.mean([r[entry] for r in records], axis=0), 4)
+            row += [number(float(part.mean()), digits) for part in parts]
+        rows.append(row)
+    if not rows:
+        return ""
+    header = ["method", *(f"CHK {k}" for k in range(1, 5)), *(f"80 % {k}" for k in range(1, 5))]
+    return "The four quarters of the test span, in time:\n\n" + table(header, rows)
+
+
+def _paths(results: Results) -> str:
+    """Joint paths beside paths as they were rolled out."""
+    rows = []
+    for method in _present(results):
+        records = [r for r in _of(results, method) if "rolled_energy" in r]
+        if records:
+            names = ("some_check_score", "rolled_check_score", "energy", "rolled_energy")
+            digits = (2, 2, 4, 4)
+            means = [number(mean_of(records, n), d) for n, d in zip(names, digits, strict=True)]
+            rows.append([METHODS[method].title, *means])
+    if not rows:
+        return ""
+    header = ["method", "CHK", "CHK rolled out", "energy", "energy rolled out"]
+    return (
+        "Paths with the quantiles of every step beside paths as they were rolled out step by step, "
+        "without recalibration, on some of the windows; the energy score judges whole paths:\n\n"
+        + table(header, rows)
+    )
+
+
+def _goals(results: Results) -> str:
+    """How AQF stands to the others, in per cent."""
+    own = _of(results, OWN)
+    if not own:
+        return ""
+    rows = []
+    for method in _present(results):
+        if method == OWN:
+            continue
+        records = _of(results, method)
+        row = [METHODS[method].title]
+        for entry in ("nd", "rmse", "check_score"):
+            known = all(entry in r for r in records)
+            ratio = mean_of(own, entry) / mean_of(records, entry) - 1 if known else np.nan
+            row.append("-" if np.isnan(ratio) else f"{100 * ratio:+.1f} %")
+        rows.append(row)
+    if not rows:
+        return ""
+    return "AQF relative to each (negative: AQF is better):\n\n" + table(
+        ["method", "ND", "RMSE", "CHK"], rows
+    )
+
+
+def _wins(results: Results) -> str:
+    own = {r["seed"]: np.array(r["crps_series"]) for r in _of(results, OWN)}
+    rows = []
+    for method in _present(results):
+        if method == OWN or method in NAIVE:
+            continue
+        pairs = [
+            share_of_wins(own[r["seed"]], np.array(r["crps_series"]))
+            for r in _of(results, method)
+            if r["seed"] in own
+        ]
+        if pairs:
+            shares = [f"{100 * s:.0f} %" for s in np.mean(pairs, axis=0)]
+            rows.append([METHODS[method].title, *shares])
+    if not rows:
+        return ""
+    header = ["method", "AQF better", "within 5 %", "AQF worse"]
+    return "Series by mean CRPS:\n\n" + table(header, rows)
+
+
+def _methods(results: Results) -> str:
+    rows = [f"- {METHODS[m].title}: {METHODS[m].about}." for m in _present(results)]
+    return "## Methods\n\n" + "\n".join(rows)
+
+
+def draw_bands(results: Results, path: Path) -> None:
+    """Bands of DeepAR and AQF (or whatever there is) over the truth, a row of pictures each."""
+    from matplotlib.figure import Figure
+
+    from ..plots import fan_chart
+
+    there = {r["method"]: r for r in reversed(results)}
+    order = [m for m in ("deepar", OWN) if m in there] or list(there)[:2]
+    columns = len(there[order[0]]["bands"])
+    figure = Figure(figsize=(4.2 * columns, 2.6 * len(order)), layout="constrained")
+    grid = figure.subplots(len(order), columns, squeeze=False, sharex="col", sharey="col")
+    for row, method in zip(grid, order, strict=True):
+        for ax, band in zip(row, there[method]["bands"], strict=True):
+            quantiles = np.stack([band["low"], band["mid"], band["high"]], -1)
+            title = f"{METHODS[method].title}, {band['series']}"
+            fan_chart([0.1, 0.5, 0.9], quantiles, band["truth"], ax=ax, title=title)
+            ax.set_xlabel("hours" if row is grid[-1] else "")
+            ax.set_ylabel("value" if ax is row[0] else "")
+            if ax is not grid[0][0]:
+                ax.get_legend().remove()
+    figure.savefig(path, dpi=80)
