@@ -27,6 +27,7 @@ from .fitting import Recipe, fit_bag
 from .heads import Head
 from .persistence import ModelFileError, pack_model, plain, read, unpack_model, write
 from .prediction import Fitted, Prediction
+from .preparation import choose_support
 from .presets import Settings, resolve
 
 __all__ = ["BagEstimator"]
@@ -132,8 +133,8 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
     # How several targets depend on each other: "independent", "flow" or "gaussian".
     _dependence = "independent"
 
-    def _bounds(self) -> Support | None:
-        """Bounds of the targets."""
+    def _bounds(self) -> Support | str | None:
+        """Bounds of the targets; "auto": as they suggest."""
         return None
 
     # Fitting ------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         if weights is not None:
             weights = _check_sample_weight(weights, X, ensure_non_negative=True)
         settings = self._settings()
-        recipe = self._recipe(settings, columns)
+        recipe = self._recipe(settings, columns, self._support_of(y, eval_set, one_pass))
         keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")
         previous = self.fitted_ if keep else None
         if previous is not None and previous.loc.shape != y.shape[1:]:
@@ -163,12 +164,22 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         self.columns_, self.settings_ = columns, settings
         self.n_iter_ = max([1, *self.history_.steps])
 
-    def _recipe(self, settings: Settings, columns: Columns) -> Recipe:
+    def _support_of(self, y: Array, eval_set: Any, one_pass: bool) -> Support | None:
+        bounds = self._bounds()
+        if not isinstance(bounds, str):
+            return bounds
+        if bounds != "auto":
+            raise ValueError(f"support must be a pair, None or 'auto', got {bounds!r}.")
+        if one_pass or self.warm_start:
+            return None  # rows that come later may lie beyond a bound that these suggest
+        return choose_support(y if eval_set is None else np.concatenate([y, eval_set[1]]))
+
+    def _recipe(self, settings: Settings, columns: Columns, support: Support | None) -> Recipe:
         return Recipe(
             settings=settings,
             head=lambda: self._make_head(settings),
             dependence=self._dependence,
-            support=self._bounds(),
+            support=support,
             categories=[None if known is None else len(known) for known in columns.categories],
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             device=self._torch_device(),
@@ -277,7 +288,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
             k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items()
         }
         model.settings_ = Settings(**settings)
-        recipe = model._recipe(model.settings_, model.columns_)
+        recipe = model._recipe(model.settings_, model.columns_, header["model"]["support"])
         model.fitted_ = unpack_model(recipe, header["model"], tensors)
         return model
 

@@ -34,6 +34,9 @@ __all__ = ["pool_variances", "recalibrate"]
 MAX_ROWS = 4096
 # The map believes this many observations of a calibrated model before it sees any.
 PRIOR_ROWS = 20
+# How far a spline map may bend away from a change of location and scale: hundreds of rows tell no
+# more, and the mixture has a sensible shape already.
+SHAPE_PRIOR = 0.1
 # Beyond this many spreads an observation is an outlier, not a measure of spread.
 FAR = 5.0
 
@@ -67,7 +70,8 @@ def recalibrate(
     z = _weighted_sample(z.cpu(), weights.cpu())
     steps = (torch.arange(PRIOR_ROWS, dtype=z.dtype) + 0.5) / PRIOR_ROWS
     prior = level_to_base(steps).reshape(-1, *[1] * (z.dim() - 1)).expand(-1, *z.shape[1:])
-    recalibration = make_recalibration(name, per_column=z.dim() > 1)
+    options = {"prior": SHAPE_PRIOR} if name == "spline" else {}
+    recalibration = make_recalibration(name, per_column=z.dim() > 1, **options)
     return recalibration.fit(base_to_level(torch.cat([z, prior])))
 
 

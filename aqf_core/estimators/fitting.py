@@ -20,7 +20,7 @@ from .heads import Head
 from .loop import History, Rows, Schedule, Split, train
 from .model import BagModel
 from .prediction import Fitted
-from .preparation import group_rows, make_split
+from .preparation import POSITIVE, group_rows, make_split
 from .presets import Settings
 
 __all__ = ["Recipe", "build_model", "fit_bag"]
@@ -104,7 +104,11 @@ def _start(recipe: Recipe, X: Array, y: Array, w: Array) -> Fitted:
     model = build_model(recipe, encoding, outputs)
     head = model.head
     loc, scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-    if recipe.support is not None:
+    if recipe.support == POSITIVE:
+        # This bound stays where it is when the targets are scaled.
+        scale = OutputSpace(outputs).double().fit(torch.from_numpy(y)).scale.numpy()
+        model.space.fit(torch.from_numpy(y / scale))
+    elif recipe.support is not None:
         model.space.fit(torch.from_numpy(y))
     elif not head.counts:
         # In float64 and outside of the model, so that large targets keep their digits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,11 @@ def pack_model(fitted: Fitted) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors["ranges"] = torch.from_numpy(fitted.model.encoding.ranges)
     tensors["loc"] = torch.from_numpy(np.array(fitted.loc, dtype=np.float64))
     tensors["scale"] = torch.from_numpy(np.array(fitted.scale, dtype=np.float64))
-    return {"outputs": fitted.model.outputs, "recalibration": recalibration}, tensors
+    space = fitted.model.space
+    ends = (space.low, space.high)
+    support = None if space.is_linear else [end if math.isfinite(end) else None for end in ends]
+    header = {"outputs": fitted.model.outputs, "support": support}
+    return header | {"recalibration": recalibration}, tensors
 
 
 def unpack_model(recipe: Recipe, header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,6 +75,21 @@ def check_probabilities(levels: Any, name: str = "level") -> Tensor:
     return u
 
 
+def _map(compute: Callable[[slice], Array], slices: list[slice], workers: int) -> list[Array]:
+    """Results of all slices; whole slices in parallel, because single operations are too short."""
+    workers = min(workers, len(slices))
+    if workers < 2:
+        return [compute(s) for s in slices]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        first = compute(slices[0])  # what is cached on first use is made once
+        with ThreadPoolExecutor(workers) as pool:
+            return [first, *pool.map(compute, slices[1:])]
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Prediction:
     """The predictive distributions of n rows; nothing is computed before it is asked for.
 
@@ -104,7 +120,7 @@ class Prediction:
         """Quantiles at the levels (K,): shape (n, K), or (n, d, K); a number gives (n,).
 
         Exact up to half a million values; more are computed in float32, and those of a bag from
-        a table for each row, which misses the level by 0.001 on average.
+        a table for each row, which misses the level by 0.001 to 0.003 on average.
         """
         u = check_probabilities(levels)
         bulk = len(self) * len(u) > BULK
@@ -227,12 +243,17 @@ class Prediction:
         mean = (values * weight).sum(-1)
         return mean, ((values - mean.unsqueeze(-1)).square() * weight).sum(-1)
 
-    @torch.no_grad()
     def _collect(
         self, compute: Callable[[ScalarPredictive, slice], Tensor], bulk: bool = False
     ) -> Array:
-        parts = [compute(self._final(self._rows[s], bulk), s).cpu() for s in self._slices()]
-        return torch.cat(parts).double().numpy() if len(parts) > 1 else parts[0].double().numpy()
+        @torch.no_grad()
+        def part(s: slice) -> Array:
+            return compute(self._final(self._rows[s], bulk), s).cpu().double().numpy()
+
+        slices = list(self._slices())
+        on_cpu = self._fitted.model.space.loc.device.type == "cpu"
+        parts = _map(part, slices, torch.get_num_threads() if bulk and on_cpu else 1)
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _slices(self) -> Iterator[slice]:
         for start in range(0, max(1, len(self)), CHUNK):

@@ -8,14 +8,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..spaces import OutputSpace, Support
 from .loop import Split
 
-__all__ = ["group_rows", "make_split"]
+__all__ = ["POSITIVE", "choose_support", "group_rows", "make_split"]
 
 Array = NDArray[Any]
 
 # Above this many rows repeated ones are left alone: sorting would cost more than it brings.
 GROUP_LIMIT = 50_000
+POSITIVE: Support = (0.0, None)
+# Positive targets are taken to be so by nature if some come this close to zero, in spreads.
+NEAR = 0.25
 
 
 def group_rows(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array, Array]:
@@ -41,6 +45,23 @@ def group_rows(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array,
     same = (table[1:] == table[:-1]) | (np.isnan(table[1:]) & np.isnan(table[:-1]))
     first = np.concatenate([[0], np.flatnonzero(~same.all(1)) + 1])
     return X[order[first]] + 0.0, y[order[first]] + 0.0, np.add.reduceat(w[order], first)
+
+
+def choose_support(y: Array) -> Support | None:
+    """Bounds that targets (n,) or (n, d) suggest: zero if all are positive and some come near it.
+
+    On the scale that goes with this bound, small targets are as far apart as large ones: errors
+    that are small where the target is small are then easy to learn.
+
+    Example:
+        >>> choose_support(np.array([0.1, 1.0, 20.0])), choose_support(np.array([90.0, 99.0]))
+        ((0.0, None), None)
+    """
+    lowest = y.min(0)
+    if not (lowest > 0).all():
+        return None
+    spread = OutputSpace(None if y.ndim == 1 else y.shape[1]).double().fit(torch.from_numpy(y)).unit
+    return POSITIVE if (lowest < NEAR * spread.numpy()).any() else None
 
 
 def make_split(rows: int, members: int, folds: int) -> Split:

@@ -37,7 +37,8 @@ class QuantileFlowRegressor(DistributionRegressor):
         preset: "default", "fast" (one network) or "paper" (the published recipe).
         transformer: family of monotone functions, a name in `aqf_core.TRANSFORMERS`.
         levels: quantile levels per row and step; None: as the preset says.
-        support: bounds (low, high) of the target, None for an open side, for example (0, None).
+        support: bounds (low, high) of the target, None for an open side, for example (0, None);
+            "auto": (0, None) if all targets are positive and some are close to zero; None: none.
         **common: further arguments, see `BagEstimator`.
 
     Example:
@@ -62,7 +63,7 @@ class QuantileFlowRegressor(DistributionRegressor):
         *,
         transformer: str = "spline",
         levels: int | None = None,
-        support: Support | None = None,
+        support: Support | str | None = "auto",
         **common: Any,
     ) -> None:
         super().__init__(preset, **common)
@@ -79,7 +80,7 @@ class QuantileFlowRegressor(DistributionRegressor):
             scheme=settings.scheme,
         )
 
-    def _bounds(self) -> Support | None:
+    def _bounds(self) -> Support | str | None:
         return self.support
 
 

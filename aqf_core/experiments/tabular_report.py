@@ -52,7 +52,8 @@ Random splits {_spans(seeds)}, a quarter of the rows held out (`train_test_split
 random_state=split)`), targets in their own units, one thread. The check score is the mean pinball
 loss over the levels .01 ... .99, CRPS is twice the pinball loss integrated over 999 levels, by the
 same rule for every method. "CRPS - QFR" is the mean paired difference over splits with its standard
-error: positive means that QFR is better.
+error: positive means that QFR is better. Methods with fewer splits say so; their differences are
+over the splits that both have.
 
 ```bash
 {command}
@@ -106,7 +107,7 @@ def _regression(results: Results) -> str:
             ratio = mean_of(own, "crps") / (2 * mean_of(own, "check_score"))
             rows.append(
                 [
-                    method.label,
+                    _label(method, own, ours),
                     number(mean_of(own, "check_score")),
                     number(mean_of(own, "crps")),
                     "" if method.name == OWN else str(paired(own, ours, "crps")),
@@ -126,6 +127,12 @@ def _regression(results: Results) -> str:
             f"on average.\n\n{table(header, rows)}\n\n{_verdict(results, dataset, 'crps')}"
         )
     return "\n\n".join(parts)
+
+
+def _label(method: Method, own: Results, ours: Results) -> str:
+    """The label, with the number of splits if there are fewer than of the flow itself."""
+    few = len(own) < len(ours)
+    return f"{method.label} ({len(own)} splits)" if few else method.label
 
 
 def _verdict(results: Results, dataset: str, entry: str) -> str:
@@ -190,7 +197,8 @@ def _classification(results: Results) -> str:
                 means = (mean_of(own, e) for e in ("accuracy", "brier", "log_loss"))
                 auc = number(mean_of(own, "auc"))
                 seconds = number(mean_of(own, "fit_seconds"), 1)
-                rows.append([method.label, auc, gap, *(number(v) for v in means), seconds])
+                label = _label(method, own, ours)
+                rows.append([label, auc, gap, *(number(v) for v in means), seconds])
         published = CLASSIFICATION.get(dataset)
         if published:
             network, cdfr = number(published["network"]), number(published["cdfr"])
@@ -221,7 +229,8 @@ divided by the root of the number of targets, judges their dependence as well.""
                 entries = ("check_score", "crps", "calibration_mae", "energy")
                 means = [number(mean_of(own, e)) for e in entries]
                 seconds = number(mean_of(own, "fit_seconds"), 1)
-                rows.append([method.label, *means[:2], targets, *means[2:], gap, seconds])
+                label = _label(method, own, ours)
+                rows.append([label, *means[:2], targets, *means[2:], gap, seconds])
         header = ["method", "check score", "CRPS", "CRPS of each", "calibration MAE"]
         header += ["joint (energy)", "joint - QFR", "fit, s"]
         verdict = _verdict(results, dataset, "energy")

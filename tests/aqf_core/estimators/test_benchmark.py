@@ -42,7 +42,7 @@ def test_parts_run_and_the_page_is_honest(benchmark: Any, monkeypatch: pytest.Mo
         "machine": "a machine",
         "steps": {"one": 1e-3, "ten": 3e-3, "ratio": 3.0},
         "fits": {"fast": benchmark.fit_seconds("fast"), "default": [1.0] * 4},
-        "rows_per_second": {
+        "speed": {
             "fast": benchmark.rows_per_second("fast", 500, 5),
             "default": 30_000.0,
         },

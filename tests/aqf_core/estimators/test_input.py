@@ -156,6 +156,30 @@ def test_bounded_targets_stay_inside() -> None:
     assert share.predict_cdf(X, 1.5).min() == 1 and share.predict_cdf(X, np.inf).min() == 1
 
 
+def test_positive_targets_near_zero_get_a_bound() -> None:
+    y = np.exp(4 * X[:, 0])
+    model = quick().fit(X, y)
+    assert model.predict_quantiles(X, [1e-6]).min() >= 0
+    # The unit of the target does not matter, however large.
+    large = quick().fit(X, 2.0**100 * y)
+    assert np.allclose(large.predict(X), 2.0**100 * model.predict(X), rtol=1e-3)
+    assert large.predict_cdf(X, -1.0).max() == 0
+
+
+def test_a_bound_is_not_guessed_where_rows_may_contradict_it() -> None:
+    y = np.exp(4 * X[:, 0])
+    for model in (
+        quick().partial_fit(X, y).partial_fit(X, y - 1),
+        quick(warm_start=True).fit(X, y).fit(X, y - 1),
+        quick().fit(X, y, eval_set=(X, y - 1)),
+        quick(support=None).fit(X, y),
+        quick().fit(X, y + 1e3),
+    ):
+        assert model.fitted_.model.space.is_linear
+    with pytest.raises(ValueError, match="a pair, None or 'auto', got 'positive'"):
+        quick(support="positive").fit(X, y)
+
+
 def test_constant_and_extreme_features_do_no_harm() -> None:
     odd = np.column_stack([X, np.full(60, 7.0), np.full(60, np.nan), 1e300 * X[:, 0]])
     model = quick(steps=30).fit(odd, Y)
