@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import ShapeError
-from .arrays import Array, ArrayLike, in_kind, to_paired, to_tensors
+from .arrays import Array, ArrayLike, in_kind, to_paired
+from .two_sample import equal_rows
 
 __all__ = ["d_loss", "mae", "nd", "nrmse", "rmse"]
 
@@ -81,19 +82,11 @@ def d_loss(real: ArrayLike, generated: ArrayLike, folds: int = 5, seed: int = 0)
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
-    tensors = to_tensors(real=real, generated=generated)
-    sets = [t.detach().cpu().numpy() for t in tensors]
-    if sets[0].ndim != 2 or sets[1].ndim != 2 or sets[0].shape[1] != sets[1].shape[1]:
-        raise ShapeError(
-            f"real (n, d) and generated (m, d) must share d, got {sets[0].shape} and "
-            f"{sets[1].shape}."
-        )
-    n = min(len(s) for s in sets)
+    sets = equal_rows(real, generated, seed)
+    n = len(sets[0])
     if n < folds:
         raise ShapeError(f"{folds} folds need at least {folds} rows of each kind, got {n}.")
-    rng = np.random.default_rng(seed)
-    features = np.concatenate([s[rng.permutation(len(s))[:n]] for s in sets])
     labels = np.repeat([1, 0], n)
     split = StratifiedKFold(folds, shuffle=True, random_state=seed)
     model = make_pipeline(StandardScaler(), SVC())
-    return float(cross_val_score(model, features, labels, cv=split).mean())
+    return float(cross_val_score(model, np.concatenate(sets), labels, cv=split).mean())
