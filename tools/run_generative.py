@@ -61,6 +61,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--learning-rate", type=float)
     model.add_argument("--weight-decay", type=float)
     model.add_argument("--evaluations", type=int, help="points of the training curves")
+    model.add_argument("--keep", choices=["best", "last"], help="weights by validation rows")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data-root", help="folder that holds density/ and mnist/")
     parser.add_argument("--output", type=Path, default=Path("runs/generative.jsonl"))
@@ -108,6 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
             learning_rate=args.learning_rate,
             weight_decay=args.weight_decay,
             evaluations=args.evaluations,
+            keep=args.keep,
         )
         data = choose_data(name, args.data_root, args.csv, args.side)
         methods, missing = choose_methods(args.methods, images=name in ("digits", "mnist"))

@@ -137,13 +137,15 @@ def read_numbers(path: str | Path, seed: int = 0) -> Samples:
     path = Path(path)
     header, separator = read_header(path)
     try:
-        frame = pd.read_csv(path, sep=separator, skipinitialspace=True, encoding="utf-8-sig")
+        frame = pd.read_csv(path, sep=separator, skipinitialspace=True, header=None, skiprows=1)
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path} has a header but no rows.") from None
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is no regular table: {error}.") from None
-    if frame.shape[1] != len(header) or not isinstance(frame.index, pd.RangeIndex):
+    if frame.shape[1] != len(header):
         raise DataError(
-            f"{path} names {len(header)} columns, but its rows have {frame.shape[1] + 1}; mend "
-            "the header line."
+            f"{path} names {len(header)} columns, but its rows have {frame.shape[1]}; mend the "
+            "header line."
         )
     frame.columns = header
     for name in header:

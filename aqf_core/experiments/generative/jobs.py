@@ -180,9 +180,14 @@ def sample_file(folder: Path, record: Record) -> Path:
 def _store(folder: Path, key: Record, samples: torch.Tensor, data: Samples) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     kind = np.float32 if data.grey is None else np.uint8
+    rows = data.original(samples[:STORED].numpy()).astype(kind)
+    file = sample_file(folder, key)
+    if data.mean is not None:
+        header = ",".join(data.columns)
+        np.savetxt(file.with_suffix(".csv"), rows, "%.7g", ",", header=header, comments="")
     np.savez_compressed(
-        sample_file(folder, key),
-        samples=data.original(samples[:STORED].numpy()).astype(kind),
+        file,
+        samples=rows,
         real=data.original(data.test[:STORED]).astype(kind),
         columns=np.array(data.columns, dtype=np.str_),
         shape=np.array(data.shape),

@@ -164,13 +164,15 @@ class FlowModel(GenerativeModel):
         if data.grey is not None:
             # All pixels share one scale: one that hardly varies must not count as much as others.
             chosen = np.random.default_rng(0).integers(rows.numel(), size=POOLED)
-            rows = rows.reshape(-1)[torch.from_numpy(chosen), None].expand(-1, data.features)
-        flow.fit_scaling(self.prepared(rows))
+            rows = self._noisy(rows.reshape(-1)[torch.from_numpy(chosen), None])
+        flow.fit_scaling(rows.expand(-1, data.features).reshape(-1, *self.shape))
 
     def prepared(self, rows: Tensor) -> Tensor:
         """Observations (n, *shape) as the flow sees them; grey levels get their noise."""
-        values = rows if self.grey is None else rows + torch.rand_like(rows)
-        return values.reshape(-1, *self.shape)
+        return self._noisy(rows).reshape(-1, *self.shape)
+
+    def _noisy(self, rows: Tensor) -> Tensor:
+        return rows if self.grey is None else rows + torch.rand_like(rows)
 
     def context(self, labels: Tensor | None) -> Tensor | None:
         """One-hot classes (n, classes), or None."""
