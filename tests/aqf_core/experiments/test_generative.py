@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -253,3 +254,19 @@ def test_missing_data_end_before_anything_is_written(name: str, tmp_path: Path) 
             ["--dataset", name, "--data-root", str(tmp_path), "--output", str(output)]
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_speed_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zuko")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    page, numbers = tmp_path / "docs/speed.md", tmp_path / "speed.json"
+    command = ["--points", "20", "--naf-points", "2", "--images", "2", "--hidden", "32"]
+    command += ["--side", "6", "--repeats", "1", "--threads", "1"]
+    written = ["--markdown", str(page), "--json", str(numbers)]
+    assert tool("benchmark_generative")([*command, *written]) == 0
+    sys.modules.pop("benchmark_core")
+    report = json.loads(numbers.read_text())
+    assert [row["method"].split(",")[0] for row in report["digits"]] == [*["AQF"] * 3, "zuko NAF"]
+    assert "| zuko NAF, scaled |" in page.read_text()
+    assert report["images"]["passes"] == pytest.approx(36 * report["images"]["pass"])
