@@ -123,7 +123,7 @@ def train(
     rows = torch.from_numpy(data.train)
     labels = None if data.labels is None else torch.from_numpy(data.labels[0])
     optimiser = torch.optim.AdamW(
-        model.parameters(), weight_decay=schedule.weight_decay, betas=(0.9, 0.99)
+        model.parameters(), weight_decay=schedule.weight_decay, betas=(0.9, 0.99), fused=True
     )
     average, best = copy.deepcopy(model), copy.deepcopy(model)
     history = Training()
