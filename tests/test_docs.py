@@ -13,7 +13,9 @@ from aqf_core.objectives import OBJECTIVES
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["core.md", "experiments.md", "generative.md", "metrics.md", "tabular.md"])
+@pytest.mark.parametrize(
+    "page", ["core.md", "experiments.md", "generative.md", "metrics.md", "tabular.md"]
+)
 def test_blocks_run_in_one_session(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     assert blocks

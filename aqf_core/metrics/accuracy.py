@@ -2,11 +2,8 @@ r"""Errors of point predictions, and how well generated data pass for real data.
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..errors import ShapeError
 from .arrays import Array, ArrayLike, in_kind, to_paired
-from .two_sample import equal_rows
+from .two_sample import labelled_folds
 
 __all__ = ["d_loss", "mae", "nd", "nrmse", "rmse"]
 
@@ -73,20 +70,16 @@ def d_loss(real: ArrayLike, generated: ArrayLike, folds: int = 5, seed: int = 0)
         seed: of the subsample and the folds.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> d_loss(rng.normal(size=(200, 2)), rng.normal(5, 1, size=(200, 2)))
         1.0
     """
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.model_selection import cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
-    sets = equal_rows(real, generated, seed)
-    n = len(sets[0])
-    if n < folds:
-        raise ShapeError(f"{folds} folds need at least {folds} rows of each kind, got {n}.")
-    labels = np.repeat([1, 0], n)
-    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    rows, labels, split = labelled_folds(real, generated, folds, seed)
     model = make_pipeline(StandardScaler(), SVC())
-    return float(cross_val_score(model, np.concatenate(sets), labels, cv=split).mean())
+    return float(cross_val_score(model, rows, labels, cv=split).mean())

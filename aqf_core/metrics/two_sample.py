@@ -16,7 +16,7 @@ __all__ = [
     "Neighbours",
     "TwoSampleTest",
     "classifier_two_sample_test",
-    "equal_rows",
+    "labelled_folds",
     "nearest_neighbours",
 ]
 
@@ -45,16 +45,30 @@ class Neighbours(NamedTuple):
     copies: float
 
 
-def equal_rows(real: ArrayLike, generated: ArrayLike, seed: int = 0) -> list[NDArray[Any]]:
-    """Both sets (n, d) as arrays, the larger one subsampled to the size of the smaller.
+def labelled_folds(
+    real: ArrayLike, generated: ArrayLike, folds: int, seed: int
+) -> tuple[NDArray[Any], NDArray[Any], Any]:
+    """What a classifier learns from to tell generated from real rows.
+
+    Args:
+        real: (n, d).
+        generated: (m, d); the larger set is subsampled, so that guessing is right half the time.
+        folds: number of cross-validation folds.
+        seed: of the subsample and the folds.
+
+    Returns:
+        Rows (2 min(n, m), d), labels 1 for real and 0 for generated, and stratified folds.
 
     Raises:
-        ShapeError: if they are no tables with the same columns.
+        ShapeError: if they are no tables with the same columns, or have too few rows.
 
     Example:
-        >>> [rows.shape for rows in equal_rows(np.zeros((5, 2)), np.ones((3, 2)))]
-        [(3, 2), (3, 2)]
+        >>> rows, labels, _ = labelled_folds(np.zeros((5, 2)), np.ones((3, 2)), 2, 0)
+        >>> rows.shape, labels.tolist()
+        ((6, 2), [1, 1, 1, 0, 0, 0])
     """
+    from sklearn.model_selection import StratifiedKFold
+
     sets = [t.detach().cpu().numpy() for t in to_tensors(real=real, generated=generated)]
     if sets[0].ndim != 2 or sets[1].ndim != 2 or sets[0].shape[1] != sets[1].shape[1]:
         raise ShapeError(
@@ -62,8 +76,12 @@ def equal_rows(real: ArrayLike, generated: ArrayLike, seed: int = 0) -> list[NDA
             f"{sets[1].shape}."
         )
     n = min(map(len, sets))
+    if n < folds:
+        raise ShapeError(f"{folds} folds need at least {folds} rows of each kind, got {n}.")
     rng = np.random.default_rng(seed)
-    return [rows[rng.permutation(len(rows))[:n]] for rows in sets]
+    rows = np.concatenate([s[rng.permutation(len(s))[:n]] for s in sets])
+    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    return rows, np.repeat([1, 0], n), split
 
 
 def classifier_two_sample_test(
@@ -92,18 +110,13 @@ def classifier_two_sample_test(
         (True, True)
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import cross_val_predict
 
-    sets = equal_rows(real, generated, seed)
-    n = len(sets[0])
-    if n < folds:
-        raise ShapeError(f"{folds} folds need at least {folds} rows of each kind, got {n}.")
-    labels = np.repeat([1, 0], n)
-    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    rows, labels, split = labelled_folds(real, generated, folds, seed)
     trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed)
-    answers = cross_val_predict(trees, np.concatenate(sets), labels, cv=split)
+    answers = cross_val_predict(trees, rows, labels, cv=split)
     accuracy = float(np.mean(answers == labels))
-    z = (accuracy - 0.5) * 2 * (2 * n) ** 0.5
+    z = (accuracy - 0.5) * 2 * len(rows) ** 0.5
     return TwoSampleTest(accuracy, float(torch.special.ndtr(torch.tensor(-z).double())))
 
 
