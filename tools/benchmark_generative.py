@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +88,14 @@ def measure_digits(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def measure_images(options: argparse.Namespace) -> dict[str, float]:
     """Seconds for `images` images with remembered activations, and for a full pass per pixel."""
-    recipe = replace(RECIPES["mnist"].architecture, by_class=False)
+    recipe = RECIPES["mnist"].architecture
     shape = (1, options.side, options.side)
     flow = AutoregressiveQuantileFlow(
-        shape, transformer=recipe.transformer, conditioner="pixelcnn", hidden=recipe.hidden
+        shape,
+        transformer=recipe.transformer,
+        conditioner="pixelcnn",
+        hidden=recipe.hidden,
+        conditioner_options=recipe.conditioner_options,
     )
     image = torch.zeros(options.images, flow.features)
     with torch.no_grad():

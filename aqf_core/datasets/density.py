@@ -76,7 +76,9 @@ def _power(path: Path) -> Samples:
 def _gas(path: Path) -> Samples:
     import pandas as pd
 
-    frame = pd.read_csv(path, sep=r"\s+", skiprows=1, header=None).iloc[:, 3:]
+    frame = pd.read_csv(path, sep=r"\s+", skiprows=1, header=None)
+    _check_columns(path, frame.shape[1], (19,), "gas")
+    frame = frame.iloc[:, 3:]
     while True:  # as published: drop the first column that resembles another
         alike = (frame.corr().to_numpy() > 0.98).sum(0)
         if (alike <= 1).all():
@@ -95,7 +97,8 @@ def _hepmass(path: Path) -> Samples:
         if not file.is_file():
             raise DataError(f"hepmass also needs {file}; get it from {ARCHIVE}/347.")
         frame = pd.read_csv(file, header=None, skiprows=1)
-        # The label comes first, the mass last; both are left out.
+        _check_columns(file, frame.shape[1], (28, 29), "hepmass")
+        # The label comes first; one of the files also has the mass, last.
         parts.append(frame[frame[0] == 1].iloc[:, 1:28].to_numpy(np.float64))
     train, test = parts
     often = [np.unique(column, return_counts=True)[1].max() for column in train.T]
@@ -111,8 +114,7 @@ def _hepmass(path: Path) -> Samples:
 
 def _miniboone(path: Path) -> Samples:
     rows = np.load(path, allow_pickle=False).astype(np.float64)
-    if rows.ndim != 2 or rows.shape[1] != 43:
-        raise DataError(f"{path} holds an array {rows.shape}, miniboone has 43 columns.")
+    _check_columns(path, rows.shape[-1], (43,), "miniboone")
     remark = "" if len(rows) == 36_488 else f"the first {len(rows):,} of 36,488 rows only"
     columns = tuple(f"particle {k + 1}" for k in range(43))
     return _in_deviations("miniboone", rows, columns, path, remark)
@@ -158,6 +160,15 @@ def _patches(files: list[Path], count: int, rng: np.random.Generator) -> NDArray
     values = (values + rng.random(values.shape)) / 256
     values -= values.mean(1, keepdims=True)
     return values[rng.permutation(len(values))[:count], :63].astype(np.float32)
+
+
+def _check_columns(path: Path, found: int, expected: tuple[int, ...], name: str) -> None:
+    if found not in expected:
+        wanted = " or ".join(map(str, expected))
+        raise DataError(
+            f"{path} has {found} columns, the {name} data have {wanted}; get the file from "
+            f"{DENSITY[name].origin}."
+        )
 
 
 def _in_deviations(

@@ -51,8 +51,8 @@ RECIPES: dict[str, Recipe] = {
         Schedule(steps=1500, weight_decay=0.1, evaluations=10, keep="last"),
     ),
     "mnist": Recipe(
-        Architecture("pixelcnn", (24, 24, 24), by_class=True),
-        Schedule(steps=1000, batch_size=64, learning_rate=5e-3, evaluations=5, averaging=0.99),
+        Architecture("pixelcnn", (16,) * 4, conditioner_options={"kernel": 5}, by_class=True),
+        Schedule(steps=1500, batch_size=64, learning_rate=5e-3, evaluations=5, averaging=0.99),
     ),
     "power": Recipe(Architecture(hidden=(128, 128)), Schedule(steps=8000, batch_size=512)),
     "bsds300": Recipe(Architecture(hidden=(256, 256)), Schedule(steps=4000, batch_size=256)),
