@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_core import Run, interleaved, processor, publish
+from benchmark_core import Run, interleaved, number, processor, publish
 
 from aqf_core import AutoregressiveQuantileFlow
 from aqf_core.experiments.comparison import table
@@ -31,7 +31,7 @@ FACTOR = 100  # NAF must take this many times longer
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--points", type=int, default=10_000, help="digits per run")
-    parser.add_argument("--naf-points", type=int, default=50, help="digits drawn by zuko's NAF")
+    parser.add_argument("--naf-points", type=int, default=500, help="digits drawn by zuko's NAF")
     parser.add_argument("--images", type=int, default=100, help="MNIST images per run")
     parser.add_argument("--hidden", type=int, nargs="+", help="layers of the digits flow")
     parser.add_argument("--side", type=int, default=28, help="of the MNIST images")
@@ -115,7 +115,7 @@ def page(report: dict[str, Any]) -> str:
         [
             row["method"],
             f"{row['parameters']:,}",
-            f"{row['seconds']:.3g}",
+            number(row["seconds"]),
             f"{slowest / row['seconds']:,.0f}" if row is not digits[-1] else "1",
         ]
         for row in digits
@@ -141,9 +141,9 @@ Goal, below 1/{FACTOR} of the time of NAF: {"met" if met else "**missed**"}.
         table(
             ["way", "seconds"],
             [
-                ["remembered activations", f"{images['incremental']:.3g}"],
-                ["one pass over the images", f"{images['pass']:.3g}"],
-                [f"{side * side} passes, one per pixel", f"{images['passes']:.4g}"],
+                ["remembered activations", number(images["incremental"])],
+                ["one pass over the images", number(images["pass"])],
+                [f"{side * side} passes, one per pixel", number(images["passes"])],
             ],
         )
     }
