@@ -45,10 +45,11 @@ def write_report(results: Results, path: Path, command: str, folder: Path) -> li
     for dataset in _datasets(results):
         for record in _first(results, dataset):
             file = sample_file(folder, record)
-            if file.exists():
+            # A table beside itself shows nothing.
+            if file.exists() and not (record["method"] == REFERENCE and len(record["shape"]) == 1):
                 title = f"{dataset}: {_label(record)}"
                 picture = path.with_name(f"{path.stem}_{dataset}_{record['method']}.png")
-                _draw_samples(file, picture, record)
+                _draw_samples(file, picture)
                 pictures[picture.name] = title
     written = [path.with_name(name) for name in pictures]
     curved = [r for r in results if len(r.get("curve", [])) > 1]
@@ -61,7 +62,7 @@ def write_report(results: Results, path: Path, command: str, folder: Path) -> li
     return [path, *written]
 
 
-def _draw_samples(file: Path, picture: Path, record: Record) -> None:
+def _draw_samples(file: Path, picture: Path) -> None:
     with np.load(file, allow_pickle=False) as stored:
         samples, real = stored["samples"], stored["real"]
         columns, shape = stored["columns"].tolist(), tuple(stored["shape"].tolist())
@@ -70,7 +71,7 @@ def _draw_samples(file: Path, picture: Path, record: Record) -> None:
         count, across = (80, 20) if small else (40, 10)
         images = samples[:count].reshape(-1, *shape[1:])
         save_grid(images, picture, across, scale=4 if small else 2)
-    elif record["method"] != REFERENCE:
+    else:
         pair_plot(real, samples, columns, picture)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -216,13 +217,19 @@ def test_own_table_gets_pictures_of_pairs_and_samples_in_its_units(tmp_path: Pat
     file = tmp_path / "own.csv"
     file.write_text("\n".join(["weight,size", *rows]))
     output = tmp_path / "g.jsonl"
-    command = ["--csv", str(file), "--methods", "naqf", "--hidden", "16", "--steps", "60"]
+    command = ["--csv", str(file), "--methods", "naqf", "data", "--hidden", "16", "--steps", "60"]
     assert tool("run_generative")([*command, "--output", str(output)]) == 0
-    (record,) = records(output)
-    assert record["dataset"] == "own" and 0 <= record["two_sample_p"] <= 1
+    record, reference = records(output)
+    assert (
+        reference["method"] == "data"
+        and record["dataset"] == "own"
+        and 0 <= record["two_sample_p"] <= 1
+    )
     with np.load(tmp_path / "g_samples/own_naqf_0.npz", allow_pickle=False) as stored:
         assert 900 < np.median(stored["samples"][:, 0]) < 1100
-    assert (tmp_path / "g_own_naqf.png").read_bytes().startswith(b"\x89PNG")
+    pictures = re.findall(r"\]\((.*?png)\)", (tmp_path / "g.md").read_text())
+    assert pictures == ["g_own_naqf.png", "g_curves.png"]
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     samples = (tmp_path / "g_samples/own_naqf_0.csv").read_text().splitlines()
     assert samples[0] == "weight,size" and len(samples) == 1001
 
