@@ -14,7 +14,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 @pytest.mark.parametrize(
-    "page", ["core.md", "experiments.md", "forecasting.md", "metrics.md", "tabular.md"]
+    "page",
+    ["core.md", "experiments.md", "forecasting.md", "generative.md", "metrics.md", "tabular.md"],
 )
 def test_blocks_run_in_one_session(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import AQFError
 
-__all__ = ["DataError", "Table", "Task", "read_csv"]
+__all__ = ["DataError", "Table", "Task", "read_csv", "read_header"]
 
 Task = Literal["regression", "classification", "joint"]
 
@@ -74,7 +74,7 @@ def read_csv(path: str | Path, targets: Sequence[str], task: Task | None = None)
     import pandas as pd
 
     path = Path(path)
-    header, separator = _header(path)
+    header, separator = read_header(path)
     missing = [name for name in targets if name not in header]
     if missing or not targets:
         wanted = f"no column {missing[0]!r}" if missing else "no target"
@@ -103,7 +103,8 @@ def read_csv(path: str | Path, targets: Sequence[str], task: Task | None = None)
     return _table(path.stem, features, frame[list(targets)], task)
 
 
-def _header(path: Path) -> tuple[list[str], str]:
+def read_header(path: Path) -> tuple[list[str], str]:
+    """Column names of a CSV file, and what separates them: a comma, semicolon or tab."""
     if not path.is_file():
         raise DataError(f"there is no file {path}; pass the path of a CSV file.")
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:

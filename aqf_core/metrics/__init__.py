@@ -31,6 +31,7 @@ from .scores import (
     voronoi_weights,
     weighted_quantile_loss,
 )
+from .two_sample import classifier_two_sample_test, nearest_neighbours
 
 __all__ = [
     "calibration_curve",
@@ -39,6 +40,7 @@ __all__ = [
     "calibration_mae_floor",
     "calibration_mae_from_pit",
     "check_score",
+    "classifier_two_sample_test",
     "coverage",
     "crossing_rate",
     "crps_from_quantiles",
@@ -51,6 +53,7 @@ __all__ = [
     "interval_width",
     "mae",
     "nd",
+    "nearest_neighbours",
     "nrmse",
     "percent_levels",
     "pit",

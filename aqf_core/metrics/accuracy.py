@@ -2,10 +2,8 @@ r"""Errors of point predictions, and how well generated data pass for real data.
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..errors import ShapeError
-from .arrays import Array, ArrayLike, in_kind, to_paired, to_tensors
+from .arrays import Array, ArrayLike, in_kind, to_paired
+from .two_sample import labelled_folds
 
 __all__ = ["d_loss", "mae", "nd", "nrmse", "rmse"]
 
@@ -72,28 +70,16 @@ def d_loss(real: ArrayLike, generated: ArrayLike, folds: int = 5, seed: int = 0)
         seed: of the subsample and the folds.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> d_loss(rng.normal(size=(200, 2)), rng.normal(5, 1, size=(200, 2)))
         1.0
     """
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.model_selection import cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
-    tensors = to_tensors(real=real, generated=generated)
-    sets = [t.detach().cpu().numpy() for t in tensors]
-    if sets[0].ndim != 2 or sets[1].ndim != 2 or sets[0].shape[1] != sets[1].shape[1]:
-        raise ShapeError(
-            f"real (n, d) and generated (m, d) must share d, got {sets[0].shape} and "
-            f"{sets[1].shape}."
-        )
-    n = min(len(s) for s in sets)
-    if n < folds:
-        raise ShapeError(f"{folds} folds need at least {folds} rows of each kind, got {n}.")
-    rng = np.random.default_rng(seed)
-    features = np.concatenate([s[rng.permutation(len(s))[:n]] for s in sets])
-    labels = np.repeat([1, 0], n)
-    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    rows, labels, split = labelled_folds(real, generated, folds, seed)
     model = make_pipeline(StandardScaler(), SVC())
-    return float(cross_val_score(model, features, labels, cv=split).mean())
+    return float(cross_val_score(model, rows, labels, cv=split).mean())

@@ -1,0 +1,1 @@
+"""Generative modelling and density estimation: the paper's methods as compositions of one flow."""

@@ -1,0 +1,189 @@
+"""The page of the generative experiments: scores beside the paper's, samples, training curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..comparison import mean_of, number, paired, table
+from ..published import GENERATIVE
+from ..records import Record
+from .figures import draw_curves, pair_plot, save_grid
+from .jobs import REFERENCE, sample_file
+from .models import METHODS
+
+__all__ = ["generative_page", "write_report"]
+
+Results = Sequence[Record]
+OWN = "naqf"
+COLUMNS = {
+    "crps": ("CRPS", 4),
+    "quantile_loss": ("quantile loss", 4),
+    "log_likelihood": ("log-likelihood", 1),
+    "u_crps": ("U-CRPS", 4),
+    "energy": ("energy score", 4),
+    "d_loss": ("D-Loss", 3),
+    "two_sample_accuracy": ("trees", 3),
+    "closer": ("closer", 3),
+    "copies": ("copies", 3),
+}
+
+
+def write_report(results: Results, path: Path, command: str, folder: Path) -> list[Path]:
+    """Write the page and its pictures beside it; returns what was written.
+
+    Args:
+        results: records of `jobs_for`.
+        path: of the page; the pictures have its name and a suffix.
+        command: shown on the page.
+        folder: where the samples are.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, str] = {}
+    for dataset in _datasets(results):
+        for record in _first(results, dataset):
+            file = sample_file(folder, record)
+            # A table beside itself shows nothing.
+            if file.exists() and not (record["method"] == REFERENCE and len(record["shape"]) == 1):
+                title = f"{dataset}: {_label(record)}"
+                picture = path.with_name(f"{path.stem}_{dataset}_{record['method']}.png")
+                _draw_samples(file, picture)
+                pictures[picture.name] = title
+    written = [path.with_name(name) for name in pictures]
+    curved = [r for r in results if len(r.get("curve", [])) > 1]
+    if curved:
+        curves = path.with_name(f"{path.stem}_curves.png")
+        draw_curves(curved, curves)
+        pictures[curves.name] = "log-likelihood and CRPS on validation rows during training"
+        written.append(curves)
+    path.write_text(generative_page(results, command, pictures))
+    return [path, *written]
+
+
+def _draw_samples(file: Path, picture: Path) -> None:
+    with np.load(file, allow_pickle=False) as stored:
+        samples, real = stored["samples"], stored["real"]
+        columns, shape = stored["columns"].tolist(), tuple(stored["shape"].tolist())
+    if len(shape) == 3:
+        small = shape[-1] < 20
+        count, across = (80, 20) if small else (40, 10)
+        images = samples[:count].reshape(-1, *shape[1:])
+        save_grid(images, picture, across, scale=4 if small else 2)
+    else:
+        pair_plot(real, samples, columns, picture)
+
+
+def generative_page(results: Results, command: str, pictures: dict[str, str]) -> str:
+    """The page as Markdown; `pictures` are file names and their titles."""
+    parts = [
+        f"""# Generated data
+
+Means over seeds; "±" is the standard error of the paired difference from NAQF over seeds. All
+methods have the same conditioner and as many parameters, see the settings below. CRPS: of every
+variable given the observed earlier ones, mean over variables; the quantile loss is exactly half of
+it. U-CRPS: of every variable by itself. Energy score: of joint samples, over the root of the
+dimension. D-Loss: accuracy of an SVM that tells samples from test rows, .5 is best; trees: the same
+by gradient-boosted trees. Closer: probability that a sample is nearer to the training rows than a
+test row is, .5 for new rows and 1 for copies; copies: share of samples equal to a training row.
+"Training rows" takes rows that were learned from for samples: the best that can be reached.
+
+```bash
+{command}
+```"""
+    ]
+    for dataset in _datasets(results):
+        own = [name for name, title in pictures.items() if title.startswith(f"{dataset}: ")]
+        parts.append(_section(results, dataset))
+        parts += [f"{pictures[name]}\n\n![{pictures[name]}]({name})" for name in own]
+    rest = [name for name, title in pictures.items() if ": " not in title]
+    parts += [f"## Training\n\n![{pictures[name]}]({name})" for name in rest]
+    parts.append(_settings(results))
+    return "\n\n".join(parts) + "\n"
+
+
+def _datasets(results: Results) -> list[str]:
+    return list(dict.fromkeys(r["dataset"] for r in results))
+
+
+def _first(results: Results, dataset: str) -> list[Record]:
+    """The results of the first seed, in the order of the methods."""
+    own = [r for r in results if r["dataset"] == dataset]
+    seed = min(r["seed"] for r in own)
+    return sorted((r for r in own if r["seed"] == seed), key=_rank)
+
+
+def _rank(record: Record) -> int:
+    return [*METHODS, REFERENCE].index(record["method"])
+
+
+def _label(record: Record) -> str:
+    if record["method"] == REFERENCE:
+        return "training rows"
+    return METHODS[record["method"]].title(record["settings"]["conditioner"])
+
+
+def _section(results: Results, dataset: str) -> str:
+    first = _first(results, dataset)
+    every = {r["method"]: [q for q in results if _same(q, r)] for r in first}
+    shown = [e for e in COLUMNS if any(e in r and r[e] == r[e] for r in first)]
+    published = GENERATIVE.get(dataset, {})
+    rows = []
+    for record in first:
+        own = every[record["method"]]
+        cells = [_label(record)]
+        for entry in shown:
+            value = mean_of(own, entry) if all(entry in r for r in own) else float("nan")
+            cells.append(number(value, COLUMNS[entry][1]))
+            if entry in published:
+                theirs = published[entry].get(record["method"], float("nan"))
+                cells.append(number(theirs, COLUMNS[entry][1] if theirs < 100 else 0))
+        trained = "train_seconds" in record
+        cells.append(f"{record['parameters']:,}" if trained else "-")
+        cells.append(f"{mean_of(own, 'train_seconds'):.0f}" if trained else "-")
+        rows.append(cells)
+    header = ["method"]
+    for entry in shown:
+        header.append(COLUMNS[entry][0])
+        header += [f"{COLUMNS[entry][0]}, published"] if entry in published else []
+    facts = first[0]
+    seeds = len({r["seed"] for r in results if r["dataset"] == dataset})
+    remark = f" ({facts['remark']})" if facts.get("remark") else ""
+    return (
+        f"## {dataset}\n\n{facts['features']} variables, {facts['rows']:,} rows to learn from, "
+        f"{facts['test_rows']:,} to test{remark}; {seeds} seed{'s' if seeds > 1 else ''}.\n\n"
+        f"{table([*header, 'parameters', 'CPU seconds'], rows)}\n\n{_differences(every)}"
+    ).rstrip()
+
+
+def _same(record: Record, other: Record) -> bool:
+    return all(record.get(k) == other.get(k) for k in ("dataset", "method", "settings"))
+
+
+def _differences(every: dict[str, list[Record]]) -> str:
+    """How the other methods differ from NAQF, in one line per score."""
+    ours = every.get(OWN)
+    if not ours:
+        return ""
+    lines = []
+    for entry in ("crps", "energy", "u_crps", "d_loss"):
+        told = [
+            f"{_label(own[0])} {paired(own, ours, entry)}"
+            for name, own in every.items()
+            if name not in (OWN, REFERENCE) and own[0][entry] == own[0][entry]
+        ]
+        if told:
+            lines.append(f"- {COLUMNS[entry][0]}, above NAQF: {', '.join(told)}.")
+    return "\n".join(lines)
+
+
+def _settings(results: Results) -> str:
+    lines = []
+    for dataset in _datasets(results):
+        for record in _first(results, dataset):
+            if "settings" in record:
+                text = ", ".join(f"{k} {v}" for k, v in record["settings"].items() if v != {})
+                lines.append(f"- {dataset}: {text}.")
+                break
+    return "## Settings\n\n" + "\n".join(lines)
