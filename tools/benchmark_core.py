@@ -188,8 +188,9 @@ def tables(report: dict[str, Any]) -> str:
         "",
         "One autoregressive layer, hidden layers "
         f"{HIDDEN}; everything of one dimension in one process, taking turns, the fastest of "
-        f"{report['repeats']} repeats ({report['slow_repeats']} for sampling from zuko's NSF). zuko's NAF inverts by "
-        f"bisection: it is timed once on {report['naf_points']} points and scaled.",
+        f"{report['repeats']} repeats ({report['slow_repeats']} for sampling from zuko's NSF). "
+        f"zuko's NAF inverts by bisection: it is timed once on {report['naf_points']} points and "
+        "scaled.",
         f"Machine: {report['machine']}.",
         "",
         "Missed goals: " + ("none." if not missed else "; ".join(missed) + "."),
