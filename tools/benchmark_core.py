@@ -187,9 +187,10 @@ def tables(report: dict[str, Any]) -> str:
         "# Speed and memory of aqf_core beside zuko",
         "",
         "One autoregressive layer, hidden layers "
-        f"{HIDDEN}; everything in one process, taking turns, the fastest of {report['repeats']} "
-        f"repeats ({report['slow_repeats']} for sampling from zuko's NSF). zuko's NAF inverts by "
-        f"bisection: it is timed once on {report['naf_points']} points and scaled.",
+        f"{HIDDEN}; everything of one dimension in one process, taking turns, the fastest of "
+        f"{report['repeats']} repeats ({report['slow_repeats']} for sampling from zuko's NSF). "
+        f"zuko's NAF inverts by bisection: it is timed once on {report['naf_points']} points and "
+        "scaled.",
         f"Machine: {report['machine']}.",
         "",
         "Missed goals: " + ("none." if not missed else "; ".join(missed) + "."),

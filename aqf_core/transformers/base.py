@@ -176,7 +176,7 @@ class Transformer(nn.Module):
 
         Args:
             z: base variables (d, *B), contiguous, in the precision of the parameters; h is then
-                (*B, n_params).
+                (*B, n_params) up to broadcasting.
         """
 
         def sample(j: int, h: Tensor) -> None:

@@ -141,8 +141,8 @@ class DeepSigmoidSampler(RowSampler):
 
     def __init__(self, transformer: DeepSigmoid, z: Tensor) -> None:
         super().__init__(z)
-        self.transformer, self.g = transformer, _untangle(z.view(len(z), -1)).unbind(0)
-        units, n = transformer.units, self.columns[0].numel()
+        self.transformer, self.g = transformer, _untangle(z.view(len(z), self.n)).unbind(0)
+        units, n = transformer.units, self.n
         self.sizes = [1, 1 + 2 * units, units]
         limits = [LOG_SCALE_LIMIT, *[LOG_WEIGHT_LIMIT] * units, *[LOG_SLOPE_LIMIT] * units]
         memory = z.new_empty(1 + 4 * units, n)

@@ -130,7 +130,7 @@ class MonotoneNetSampler(RowSampler):
 
     def __init__(self, net: MonotoneNet, z: Tensor) -> None:
         super().__init__(z)
-        units, n = net.units, self.columns[0].numel()
+        units, n = net.units, self.n
         contexts = (net.context1, net.context2)
         self.context = torch.cat([layer.weight for layer in contexts])
         self.bias = torch.cat([layer.bias for layer in contexts]).unsqueeze(1)

@@ -23,11 +23,15 @@ class RowSampler:
     """
 
     def __init__(self, z: Tensor) -> None:
-        self.columns = z.view(len(z), -1).unbind(0)
+        self.batch_shape, self.n = z.shape[1:], z[0].numel()
+        self.columns = z.view(len(z), self.n).unbind(0)
 
     def __call__(self, j: int, h: Tensor) -> None:
-        """Replace z_j by y_j, given its parameters h (*B, P)."""
-        rows = h.t() if h.dim() == 2 else h.reshape(-1, h.shape[-1]).t()
+        """Replace z_j by y_j, given its parameters h (*B, P) up to broadcasting."""
+        size = h.shape[-1]
+        if h.shape[:-1] != self.batch_shape:
+            h = h.expand(*self.batch_shape, size)
+        rows = h.t() if h.dim() == 2 else h.movedim(-1, 0).reshape(size, self.n)
         self.evaluate(j, self.columns[j], rows.contiguous())
 
     def evaluate(self, j: int, z: Tensor, h: Tensor) -> None:

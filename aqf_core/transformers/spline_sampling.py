@@ -29,8 +29,8 @@ class SplineSampler(RowSampler):
         self, z: Tensor, limits: Sequence[float], to_knots: Tensor, bin_width: float
     ) -> None:
         super().__init__(z)
-        size, n, bins = len(limits), self.columns[0].numel(), to_knots.shape[1]
-        self.n, self.bins, self.bin_width, self.to_knots = n, bins, bin_width, to_knots
+        size, n, bins = len(limits), self.n, to_knots.shape[1]
+        self.bins, self.bin_width, self.to_knots = bins, bin_width, to_knots
         self.middle = z.new_tensor(0.5 * bins)
         # Bounded parameters without the location, and below them the values of the knots.
         table = z.new_empty(size + bins, n)

@@ -30,6 +30,18 @@ def test_variables_are_replaced_one_by_one(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", sorted(TRANSFORMERS))
+@pytest.mark.parametrize("samples", [7, 0])
+def test_parameters_may_be_shared_by_samples(name: str, samples: int) -> None:
+    t = make_transformer(name).double()
+    z = torch.randn(2, samples, 5, dtype=torch.float64)
+    h = torch.randn(5, t.n_params, dtype=torch.float64)
+    expected = t.from_base(z[0], h.expand(samples, 5, -1))
+    t.sampler(z)(0, h)
+    torch.testing.assert_close(z[0], expected)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name", ["spline", "deep_sigmoid", "monotone_net", "affine"])
 @pytest.mark.parametrize("size", [1.0, 1e3, 1e30])
 def test_extreme_parameters_and_levels(name: str, size: float) -> None:
