@@ -12,6 +12,7 @@ from .published import CLASSIFICATION, TABLE_1
 from .records import Record
 from .tabular import methods_for
 from .tabular_figures import draw_calibration, draw_crps, draw_roc
+from .tabular_goals import goals_section
 
 __all__ = ["tabular_page", "write_report"]
 
@@ -59,6 +60,7 @@ over the splits that both have.
 {command}
 ```"""
     ]
+    parts += [goals_section(results)] if goals_section(results) else []
     for task, section in (
         ("regression", _regression),
         ("classification", _classification),
