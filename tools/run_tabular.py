@@ -80,9 +80,13 @@ def main(arguments: list[str] | None = None) -> int:
     page, file = args.markdown or args.output.with_suffix(".md"), RecordFile(args.output)
     if args.known:
         jobs = known_jobs(jobs, file)
+        if not jobs:
+            print(f"{args.output} holds none of these results.", file=sys.stderr)
+            return 2
 
     def report(results: list[Record]) -> list[Path]:
-        return write_report(results, page, commands_for(results) if args.known else command)
+        several = args.known and not args.csv
+        return write_report(results, page, commands_for(results) if several else command)
 
     return run_and_report(jobs, file, report)
 
