@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 
 from aqf_core.datasets import BUNDLED, UCI, read_csv
-from aqf_core.experiments.records import RecordFile
-from aqf_core.experiments.runner import Job, run_and_report, run_tool, shown_command
+from aqf_core.experiments.records import Record, RecordFile
+from aqf_core.experiments.runner import Job, known_jobs, run_and_report, run_tool, shown_command
 from aqf_core.experiments.tabular import choose_methods, choose_tables, jobs_for
-from aqf_core.experiments.tabular_report import write_report
+from aqf_core.experiments.tabular_report import commands_for, write_report
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -42,6 +42,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-root", help="folder that holds uci/ (default: $AQF_DATA or data)")
     parser.add_argument("--output", type=Path, default=Path("runs/tabular.jsonl"))
     parser.add_argument("--markdown", type=Path, help="page (default: beside the output)")
+    parser.add_argument("--known", action="store_true", help="run nothing, report what is known")
     args = parser.parse_args(arguments)
     if args.seeds < 1 or args.first_seed < 0:
         parser.error("--seeds must be at least 1 and --first-seed at least 0.")
@@ -76,10 +77,18 @@ def main(arguments: list[str] | None = None) -> int:
     if not jobs:
         return 2
     command = shown_command("run_tabular", arguments or sys.argv[1:])
-    page = args.markdown or args.output.with_suffix(".md")
-    return run_and_report(
-        jobs, RecordFile(args.output), lambda results: write_report(results, page, command)
-    )
+    page, file = args.markdown or args.output.with_suffix(".md"), RecordFile(args.output)
+    if args.known:
+        jobs = known_jobs(jobs, file)
+        if not jobs:
+            print(f"{args.output} holds none of these results.", file=sys.stderr)
+            return 2
+
+    def report(results: list[Record]) -> list[Path]:
+        several = args.known and not args.csv
+        return write_report(results, page, commands_for(results) if several else command)
+
+    return run_and_report(jobs, file, report)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from ..errors import AQFError
 from .records import Record, RecordFile, matches
 
-__all__ = ["Job", "run_and_report", "run_jobs", "run_tool", "shown_command"]
+__all__ = ["Job", "known_jobs", "run_and_report", "run_jobs", "run_tool", "shown_command"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ def run_jobs(
             flush=True,
         )
     return [record for record in done if record is not None], failures
+
+
+def known_jobs(jobs: Sequence[Job], file: RecordFile) -> list[Job]:
+    """The jobs whose results are in the file."""
+    known = file.read()
+    return [job for job in jobs if any(matches(record, job.key) for record in known)]
 
 
 def run_and_report(

@@ -12,8 +12,9 @@ from .published import CLASSIFICATION, TABLE_1
 from .records import Record
 from .tabular import methods_for
 from .tabular_figures import draw_calibration, draw_crps, draw_roc
+from .tabular_goals import goals_section
 
-__all__ = ["tabular_page", "write_report"]
+__all__ = ["commands_for", "tabular_page", "write_report"]
 
 OWN = "qfr"
 Results = Sequence[Record]
@@ -42,6 +43,29 @@ def write_report(results: Results, path: Path, command: str) -> list[Path]:
     return [path, *figures]
 
 
+def commands_for(results: Results) -> str:
+    """The commands that have these results, whatever was run in which order.
+
+    Example:
+        >>> some = [{"dataset": d, "method": "qfr", "seed": s} for d in "ab" for s in (5, 6)]
+        >>> print(commands_for(some))
+        python tools/run_tabular.py --datasets a b --methods qfr --first-seed 5 --seeds 2
+    """
+    datasets: dict[tuple[tuple[int, ...], tuple[str, ...]], list[str]] = {}
+    for dataset in _datasets(results):
+        methods: dict[tuple[int, ...], list[str]] = {}
+        for name in dict.fromkeys(r["method"] for r in results if r["dataset"] == dataset):
+            seeds = tuple(sorted({r["seed"] for r in _of(results, dataset, name)}))
+            methods.setdefault(seeds, []).append(name)
+        for seeds, names in methods.items():
+            datasets.setdefault((seeds, tuple(sorted(names))), []).append(dataset)
+    return "\n".join(
+        f"python tools/run_tabular.py --datasets {' '.join(where)} --methods {' '.join(names)} "
+        f"--first-seed {seeds[0]} --seeds {seeds[-1] - seeds[0] + 1}"
+        for (seeds, names), where in datasets.items()
+    )
+
+
 def tabular_page(results: Results, command: str, figures: Sequence[str] = ()) -> str:
     """The page as Markdown."""
     seeds = sorted({r["seed"] for r in results})
@@ -59,6 +83,7 @@ over the splits that both have.
 {command}
 ```"""
     ]
+    parts += [goals_section(results)] if goals_section(results) else []
     for task, section in (
         ("regression", _regression),
         ("classification", _classification),
