@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from ..errors import AQFError
 from .records import Record, RecordFile, matches
 
-__all__ = ["Job", "run_and_report", "run_jobs", "run_tool", "shown_command"]
+__all__ = ["Job", "known_results", "run_and_report", "run_jobs", "run_tool", "shown_command"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class Job:
     @property
     def title(self) -> str:
         return f"{self.key['dataset']}, {self.key['method']}, seed {self.key['seed']}"
+
+
+def known_results(jobs: Sequence[Job], file: RecordFile) -> list[Record | None]:
+    """The newest result of each job that is in the file, None for those that are not."""
+    known = file.read()
+    return [next((r for r in reversed(known) if matches(r, job.key)), None) for job in jobs]
 
 
 def run_jobs(
@@ -55,10 +61,7 @@ def run_jobs(
         (1.0, 1, [])
     """
     stream = stream or sys.stderr
-    known = file.read()
-    done: list[Record | None] = [
-        next((r for r in reversed(known) if matches(r, job.key)), None) for job in jobs
-    ]
+    done = known_results(jobs, file)
     missing = [i for i, record in enumerate(done) if record is None]
     if len(missing) < len(jobs):
         print(f"{len(jobs) - len(missing)} of {len(jobs)} results are known.", file=stream)

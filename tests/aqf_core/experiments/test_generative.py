@@ -191,6 +191,8 @@ def records(path: Path) -> list[dict[str, object]]:
 def test_digits_run_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tool("run_generative")
     output = tmp_path / "runs/g.jsonl"
+    assert run(["--report-only", "--output", str(output)]) == 2
+    assert "has none of these results" in capsys.readouterr().err
     command = ["--hidden", "16", "--steps", "12", "--evaluations", "2", "--output", str(output)]
     assert run([*command, "--methods", "naqf", "data"]) == 0
     first = records(output)
@@ -200,6 +202,9 @@ def test_digits_run_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFi
     assert [r["method"] for r in rows] == ["naqf", "data", "maf-ll", "maf-ql"]
     assert "2 of 4 results are known" in capsys.readouterr().err
     text = (tmp_path / "runs/g.md").read_text()
+    assert run([*command, "--methods", "paper", "data", "--seeds", "9", "--report-only"]) == 0
+    again = (tmp_path / "runs/g.md").read_text()
+    assert text.split("```")[2] == again.split("```")[2] and records(output) == rows
     assert "| MAF-LL |" in text and "| training rows |" in text
     assert "D-Loss, published" in text and ".723" in text
     for name in ("digits_naqf", "digits_maf-ll", "digits_data", "curves"):
