@@ -58,10 +58,9 @@ def write_report(results: Results, path: Path, command: str, folder: Path) -> li
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, str] = {}
     for dataset in _datasets(results):
-        for record in _first(results, dataset):
+        for record in _drawn(_first(results, dataset)):
             file = sample_file(folder, record)
-            # A table beside itself shows nothing.
-            if file.exists() and not (record["method"] == REFERENCE and len(record["shape"]) == 1):
+            if file.exists():
                 title = f"{dataset}: {_label(record)}"
                 picture = path.with_name(f"{path.stem}_{dataset}_{record['method']}.png")
                 _draw_samples(file, picture)
@@ -75,6 +74,13 @@ def write_report(results: Results, path: Path, command: str, folder: Path) -> li
         written.append(curves)
     path.write_text(generative_page(results, command, pictures))
     return [path, *written]
+
+
+def _drawn(first: list[Record]) -> list[Record]:
+    """Whose samples are drawn: of images those of every model, of tables those of NAQF if any."""
+    models = [record for record in first if record["method"] != REFERENCE]
+    own = [r for r in models if r["method"] == OWN and len(r["shape"]) == 1]
+    return own or models
 
 
 def _draw_samples(file: Path, picture: Path) -> None:

@@ -207,7 +207,7 @@ def test_digits_run_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFi
     assert text.split("```")[2] == again.split("```")[2] and records(output) == rows
     assert "| MAF-LL |" in text and "| training rows |" in text
     assert "D-Loss, published" in text and ".723" in text
-    for name in ("digits_naqf", "digits_maf-ll", "digits_data", "curves"):
+    for name in ("digits_naqf", "digits_maf-ll", "curves"):
         assert (tmp_path / f"runs/g_{name}.png").read_bytes().startswith(b"\x89PNG")
         assert f"(g_{name}.png)" in text
     assert list((tmp_path / "runs/g_samples").glob("*.pt")) == []
