@@ -20,12 +20,10 @@ Results = Sequence[Record]
 OWN = "naqf"
 NOTES = {
     "digits": """Scores in grey levels, 0 to 16; every seed is another split. The published CRPS is
-near
-our U-CRPS, not our CRPS; the paper does not say what it is of, nor the units of its quantile loss
-and likelihood.""",
+near our U-CRPS, not our CRPS; the paper does not say what it is of, nor the units of its quantile
+loss and likelihood.""",
     "mnist": """Scores in units of the whole range of greys. The paper does not define U-CRPS; here
-it
-judges every pixel by itself. Its likelihoods are in other units.""",
+it judges every pixel by itself. Its likelihoods are in other units.""",
     "mnist14": """Means over squares of four pixels; scores in units of the whole range of greys.
 Published for 28x28, with a U-CRPS that is not defined: CRPS .279 (PixelMAF-LL) and .215
 (PixelMAF-QL), U-CRPS .128 and .099.""",
