@@ -13,6 +13,7 @@ from ..records import Record
 from .figures import draw_curves, pair_plot, save_grid
 from .jobs import REFERENCE, sample_file
 from .models import METHODS
+from .scoring import JUDGED, TEST_ROWS
 
 __all__ = ["generative_page", "write_report"]
 
@@ -106,7 +107,8 @@ it. U-CRPS: of every variable by itself. Energy score: of joint samples, over th
 dimension. D-Loss: accuracy of an SVM that tells samples from test rows, .5 is best; trees: the same
 by gradient-boosted trees. Closer: probability that a sample is nearer to the training rows than a
 test row is, .5 for new rows and 1 for copies; copies: share of samples equal to a training row.
-"Training rows" takes rows that were learned from for samples: the best that can be reached.
+"Training rows" takes rows that were learned from for samples: the best that can be reached. Scores
+are of at most {TEST_ROWS:,} test rows, those of discriminators and neighbours of {JUDGED:,}.
 
 ```bash
 {command}
