@@ -29,7 +29,13 @@ from aqf_core.experiments.generative.jobs import (
 from aqf_core.experiments.generative.models import METHODS
 from aqf_core.experiments.generative.report import write_report
 from aqf_core.experiments.records import RecordFile
-from aqf_core.experiments.runner import Job, run_and_report, run_tool, shown_command
+from aqf_core.experiments.runner import (
+    Job,
+    known_results,
+    run_and_report,
+    run_tool,
+    shown_command,
+)
 from aqf_core.transformers import TRANSFORMERS
 
 
@@ -66,6 +72,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-root", help="folder that holds density/ and mnist/")
     parser.add_argument("--output", type=Path, default=Path("runs/generative.jsonl"))
     parser.add_argument("--markdown", type=Path, help="page (default: beside the output)")
+    parser.add_argument(
+        "--report-only", action="store_true", help="write the page from the results that are known"
+    )
     args = parser.parse_args(arguments)
     if args.csv and args.dataset not in ([], ["csv"]):
         parser.error("--csv and --dataset exclude each other.")
@@ -119,11 +128,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"Not installed and left out: {', '.join(dict.fromkeys(absent))}.", file=sys.stderr)
     command = shown_command("run_generative", arguments or sys.argv[1:])
     page = args.markdown or args.output.with_suffix(".md")
-    return run_and_report(
-        jobs,
-        RecordFile(args.output),
-        lambda results: write_report(results, page, command, folder),
-    )
+    file = RecordFile(args.output)
+    if args.report_only:
+        known = [record for record in known_results(jobs, file) if record is not None]
+        if not known:
+            print(f"{args.output} has none of these results; run them first.", file=sys.stderr)
+            return 2
+        print(*write_report(known, page, command, folder), sep="\n")
+        return 0
+    return run_and_report(jobs, file, lambda results: write_report(results, page, command, folder))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,15 @@ from typing import Any, TextIO
 from ..errors import AQFError
 from .records import Record, RecordFile, matches
 
-__all__ = ["Job", "known_jobs", "run_and_report", "run_jobs", "run_tool", "shown_command"]
+__all__ = [
+    "Job",
+    "known_jobs",
+    "known_results",
+    "run_and_report",
+    "run_jobs",
+    "run_tool",
+    "shown_command",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,12 @@ class Job:
     @property
     def title(self) -> str:
         return f"{self.key['dataset']}, {self.key['method']}, seed {self.key['seed']}"
+
+
+def known_results(jobs: Sequence[Job], file: RecordFile) -> list[Record | None]:
+    """The newest result of each job that is in the file, None for those that are not."""
+    known = file.read()
+    return [next((r for r in reversed(known) if matches(r, job.key)), None) for job in jobs]
 
 
 def run_jobs(
@@ -55,10 +69,7 @@ def run_jobs(
         (1.0, 1, [])
     """
     stream = stream or sys.stderr
-    known = file.read()
-    done: list[Record | None] = [
-        next((r for r in reversed(known) if matches(r, job.key)), None) for job in jobs
-    ]
+    done = known_results(jobs, file)
     missing = [i for i, record in enumerate(done) if record is None]
     if len(missing) < len(jobs):
         print(f"{len(jobs) - len(missing)} of {len(jobs)} results are known.", file=stream)
@@ -87,8 +98,7 @@ def run_jobs(
 
 def known_jobs(jobs: Sequence[Job], file: RecordFile) -> list[Job]:
     """The jobs whose results are in the file."""
-    known = file.read()
-    return [job for job in jobs if any(matches(record, job.key) for record in known)]
+    return [job for job, r in zip(jobs, known_results(jobs, file), strict=True) if r is not None]
 
 
 def run_and_report(

@@ -54,8 +54,14 @@ RECIPES: dict[str, Recipe] = {
         Architecture("pixelcnn", (16,) * 4, conditioner_options={"kernel": 5}, by_class=True),
         Schedule(steps=1500, batch_size=64, learning_rate=5e-3, evaluations=5, averaging=0.99),
     ),
-    "power": Recipe(Architecture(hidden=(128, 128)), Schedule(steps=8000, batch_size=512)),
-    "bsds300": Recipe(Architecture(hidden=(256, 256)), Schedule(steps=4000, batch_size=256)),
+    "power": Recipe(
+        Architecture(hidden=(128, 128)),
+        Schedule(steps=8000, cpu_seconds=15.0, batch_size=512, evaluations=6),
+    ),
+    "bsds300": Recipe(
+        Architecture(hidden=(256, 256)),
+        Schedule(steps=4000, cpu_seconds=25.0, batch_size=256, evaluations=6),
+    ),
     "miniboone": TABLE,
     "gas": TABLE,
     "hepmass": TABLE,
@@ -253,11 +259,16 @@ class _Work:
 def changed(recipe: Recipe, **options: Any) -> Recipe:
     """The recipe with the options that are not None, of whichever part has them.
 
+    A number of steps replaces a CPU time.
+
     Example:
-        >>> changed(RECIPES["power"], steps=10, hidden=(8,)).architecture.hidden
-        (8,)
+        >>> short = changed(RECIPES["power"], steps=10, hidden=(8,))
+        >>> short.architecture.hidden, short.schedule.cpu_seconds
+        ((8,), None)
     """
     given = {name: value for name, value in options.items() if value is not None}
+    if "steps" in given:
+        given.setdefault("cpu_seconds", None)
     architecture = {k: v for k, v in given.items() if hasattr(recipe.architecture, k)}
     schedule = {k: v for k, v in given.items() if hasattr(recipe.schedule, k)}
     return Recipe(

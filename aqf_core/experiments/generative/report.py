@@ -13,11 +13,25 @@ from ..records import Record
 from .figures import draw_curves, pair_plot, save_grid
 from .jobs import REFERENCE, sample_file
 from .models import METHODS
+from .scoring import JUDGED, TEST_ROWS
 
 __all__ = ["generative_page", "write_report"]
 
 Results = Sequence[Record]
 OWN = "naqf"
+NOTES = {
+    "digits": """Scores in grey levels, 0 to 16; every seed is another split. The published CRPS is
+near our U-CRPS, not our CRPS; the paper does not say what it is of, nor the units of its quantile
+loss and likelihood.""",
+    "mnist": """Scores in units of the whole range of greys. The paper does not define U-CRPS; here
+it judges every pixel by itself. Its likelihoods are in other units.""",
+    "mnist14": """Means over squares of four pixels; scores in units of the whole range of greys.
+Published for 28x28, with a U-CRPS that is not defined: CRPS .279 (PixelMAF-LL) and .215
+(PixelMAF-QL), U-CRPS .128 and .099.""",
+    "power": """In standard deviations of each variable. The conditionals of zuko's three transforms
+have no quantile function, so there is no CRPS of them.""",
+    "bsds300": "Grey values from 0 to 1, less the mean of the patch.",
+}
 COLUMNS = {
     "crps": ("CRPS", 4),
     "quantile_loss": ("quantile loss", 4),
@@ -43,10 +57,9 @@ def write_report(results: Results, path: Path, command: str, folder: Path) -> li
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, str] = {}
     for dataset in _datasets(results):
-        for record in _first(results, dataset):
+        for record in _drawn(_first(results, dataset)):
             file = sample_file(folder, record)
-            # A table beside itself shows nothing.
-            if file.exists() and not (record["method"] == REFERENCE and len(record["shape"]) == 1):
+            if file.exists():
                 title = f"{dataset}: {_label(record)}"
                 picture = path.with_name(f"{path.stem}_{dataset}_{record['method']}.png")
                 _draw_samples(file, picture)
@@ -60,6 +73,13 @@ def write_report(results: Results, path: Path, command: str, folder: Path) -> li
         written.append(curves)
     path.write_text(generative_page(results, command, pictures))
     return [path, *written]
+
+
+def _drawn(first: list[Record]) -> list[Record]:
+    """Whose samples are drawn: of images those of every model, of tables those of NAQF if any."""
+    models = [record for record in first if record["method"] != REFERENCE]
+    own = [r for r in models if r["method"] == OWN and len(r["shape"]) == 1]
+    return own or models
 
 
 def _draw_samples(file: Path, picture: Path) -> None:
@@ -87,7 +107,8 @@ it. U-CRPS: of every variable by itself. Energy score: of joint samples, over th
 dimension. D-Loss: accuracy of an SVM that tells samples from test rows, .5 is best; trees: the same
 by gradient-boosted trees. Closer: probability that a sample is nearer to the training rows than a
 test row is, .5 for new rows and 1 for copies; copies: share of samples equal to a training row.
-"Training rows" takes rows that were learned from for samples: the best that can be reached.
+"Training rows" takes rows that were learned from for samples: the best that can be reached. Scores
+are of at most {TEST_ROWS:,} test rows, those of discriminators and neighbours of {JUDGED:,}.
 
 ```bash
 {command}
@@ -99,6 +120,10 @@ test row is, .5 for new rows and 1 for copies; copies: share of samples equal to
         parts += [f"{pictures[name]}\n\n![{pictures[name]}]({name})" for name in own]
     rest = [name for name, title in pictures.items() if ": " not in title]
     parts += [f"## Training\n\n![{pictures[name]}]({name})" for name in rest]
+    present = {name.removesuffix("14") for name in _datasets(results)}
+    absent = [name for name in GENERATIVE if name not in present]
+    if absent:
+        parts.append(f"Data sets of the paper without results here: {', '.join(absent)}.")
     parts.append(_settings(results))
     return "\n\n".join(parts) + "\n"
 
@@ -148,11 +173,16 @@ def _section(results: Results, dataset: str) -> str:
         header.append(COLUMNS[entry][0])
         header += [f"{COLUMNS[entry][0]}, published"] if entry in published else []
     facts = first[0]
-    seeds = len({r["seed"] for r in results if r["dataset"] == dataset})
+    seeds = sorted({r["seed"] for r in results if r["dataset"] == dataset})
+    named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     remark = f" ({facts['remark']})" if facts.get("remark") else ""
+    note = NOTES.get(dataset, "")
+    if any(r.get("settings", {}).get("cpu_seconds") for r in first):
+        note += " All methods had the same CPU time of one thread."
     return (
         f"## {dataset}\n\n{facts['features']} variables, {facts['rows']:,} rows to learn from, "
-        f"{facts['test_rows']:,} to test{remark}; {seeds} seed{'s' if seeds > 1 else ''}.\n\n"
+        f"{facts['test_rows']:,} to test{remark}; {named}. {note}".rstrip()
+        + "\n\n"
         f"{table([*header, 'parameters', 'CPU seconds'], rows)}\n\n{_differences(every)}"
     ).rstrip()
 

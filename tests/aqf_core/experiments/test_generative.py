@@ -188,9 +188,12 @@ def records(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_digits_run_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tool("run_generative")
     output = tmp_path / "runs/g.jsonl"
+    assert run(["--report-only", "--output", str(output)]) == 2
+    assert "has none of these results" in capsys.readouterr().err
     command = ["--hidden", "16", "--steps", "12", "--evaluations", "2", "--output", str(output)]
     assert run([*command, "--methods", "naqf", "data"]) == 0
     first = records(output)
@@ -200,9 +203,12 @@ def test_digits_run_resumes_and_reports(tmp_path: Path, capsys: pytest.CaptureFi
     assert [r["method"] for r in rows] == ["naqf", "data", "maf-ll", "maf-ql"]
     assert "2 of 4 results are known" in capsys.readouterr().err
     text = (tmp_path / "runs/g.md").read_text()
+    assert run([*command, "--methods", "paper", "data", "--seeds", "9", "--report-only"]) == 0
+    again = (tmp_path / "runs/g.md").read_text()
+    assert text.split("```")[2] == again.split("```")[2] and records(output) == rows
     assert "| MAF-LL |" in text and "| training rows |" in text
     assert "D-Loss, published" in text and ".723" in text
-    for name in ("digits_naqf", "digits_maf-ll", "digits_data", "curves"):
+    for name in ("digits_naqf", "digits_maf-ll", "curves"):
         assert (tmp_path / f"runs/g_{name}.png").read_bytes().startswith(b"\x89PNG")
         assert f"(g_{name}.png)" in text
     assert list((tmp_path / "runs/g_samples").glob("*.pt")) == []
