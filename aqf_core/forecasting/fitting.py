@@ -260,7 +260,7 @@ def build_network(
     return ForecastNetwork(
         output,
         series,
-        1 + len(shape.lags),
+        shape.n_past,
         known,
         settings.hidden,
         settings.embedding,
