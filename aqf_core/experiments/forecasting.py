@@ -42,7 +42,7 @@ Array = NDArray[np.float64]
 # Series whose bands are kept for the figure, and consecutive windows of each.
 SHOWN_SERIES, SHOWN_WINDOWS = 3, 3
 # Windows whose joint paths are drawn and judged; single steps are judged on all windows.
-PATH_WINDOWS = 400
+PATH_WINDOWS = 300
 
 
 @dataclass(frozen=True)
