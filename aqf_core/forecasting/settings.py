@@ -64,7 +64,6 @@ class Settings:
     unknown: float = 0.05
     direct: bool = True
     weighting: float = 0.5
-    power: float = 1.0
     validation: int | None = None
     recalibrate: str = "spline"
 
