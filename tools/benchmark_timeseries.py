@@ -29,7 +29,7 @@ from aqf_core.forecasting import (
     MQRNNForecaster,
     QuantileFlowForecaster,
 )
-from aqf_core.forecasting.training import weighted_loss
+from aqf_core.forecasting.training import scaled_loss
 
 SERIES, CONTEXT, HORIZON, LAGS = 327, 168, 24, (24, 48, 168)
 PEER, PEER_BATCHES = "GluonTS DeepAR", (16, 64)
@@ -66,7 +66,7 @@ def ours(kind: type[Forecaster], options: argparse.Namespace) -> tuple[Run, Run]
         network.eval()
         return fitted.sample(fitted.data, index, origins, options.paths, 0)
 
-    step = training_step(network, lambda: weighted_loss(network.train()(batch), batch, 1.0))
+    step = training_step(network, lambda: scaled_loss(network, network.train()(batch), batch))
     return sample, step
 
 

@@ -23,7 +23,7 @@ from aqf_core.datasets.time_series import available_time_series
 from aqf_core.experiments.forecast_report import write_report
 from aqf_core.experiments.forecasting import METHODS, NAIVE, Study, choose_forecasters, jobs_for
 from aqf_core.experiments.records import Record, RecordFile
-from aqf_core.experiments.runner import run_and_report, run_jobs, run_tool, shown_command
+from aqf_core.experiments.runner import Job, run_and_report, run_jobs, run_tool, shown_command
 from aqf_core.forecasting import PRESETS
 from aqf_core.forecasting.distributed import is_distributed, process_group, rank, wait
 
@@ -91,14 +91,16 @@ def run(args: argparse.Namespace, command: str) -> int:
     if absent and rank() == 0:
         print(f"Not installed and left out: {', '.join(absent)}.", file=sys.stderr)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    jobs, about = [], {}
+    jobs: list[Job] = []
+    about: dict[str, TimeSeries] = {}
     for data in choose(args):
-        about[data.name] = data.about
+        about[data.name] = data
         study = Study(
             data,
             args.horizon,
             args.context,
             args.windows or data.windows,
+            0 if args.windows else data.apart,
             args.paths,
             args.steps,
             args.preset,

@@ -38,12 +38,16 @@ class TimeSeries:
         frame: wide DataFrame, a row per time stamp.
         windows: forecast origins per series that an experiment tests, one horizon apart.
         about: where the series come from and which part of them is used.
+        apart: how many of the last windows are scored by themselves.
+        why_apart: the reason.
     """
 
     name: str
     frame: Any
     windows: int
     about: str
+    apart: int = 0
+    why_apart: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -56,7 +60,11 @@ class TimeSeries:
 def _electricity(path: Path) -> TimeSeries:
     frame = _wide(path)
     about = f"hourly load (kW) of {frame.shape[1]} clients, {_span(frame)}"
-    return TimeSeries("electricity", frame, 28, about)
+    why = (
+        "25-31 December: Christmas, of which the quarter of a year before holds no example, halves "
+        "the load for a day and is yesterday's value the day after"
+    )
+    return TimeSeries("electricity", frame, 28, about, 7, why)
 
 
 def _etth1(path: Path) -> TimeSeries:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ..datasets.time_series import TimeSeries
 from .comparison import mean_of, number, table
 from .forecast_scoring import share_of_wins
 from .forecasting import METHODS, NAIVE
@@ -18,14 +19,16 @@ OWN = "aqf"
 Results = Sequence[Record]
 
 
-def write_report(results: Results, path: Path, command: str, about: dict[str, str]) -> list[Path]:
+def write_report(
+    results: Results, path: Path, command: str, about: Mapping[str, TimeSeries]
+) -> list[Path]:
     """Write the page and a figure per data set beside it; returns what was written.
 
     Args:
         results: records of `forecasting.jobs_for`.
         path: of the page; figures have its name and that of the data set.
         command: shown on the page.
-        about: what each data set is.
+        about: the data sets by name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     figures = {}
@@ -40,7 +43,7 @@ def write_report(results: Results, path: Path, command: str, about: dict[str, st
 
 
 def forecast_page(
-    results: Results, command: str, about: dict[str, str], figures: dict[str, str]
+    results: Results, command: str, about: Mapping[str, TimeSeries], figures: dict[str, str]
 ) -> str:
     """The page as Markdown."""
     first = results[0]
@@ -60,7 +63,7 @@ the units of the series, wQL its scale-free form. Means over seeds; ± is the st
     ]
     for name in _names(results):
         chosen = [r for r in results if r["dataset"] == name]
-        parts.append(_section(name, chosen, about.get(name, "")))
+        parts.append(_section(about[name], chosen))
         if name in figures:
             parts.append(
                 "The band holds the paths' quantiles .1 to .9, the line is what came true; "
@@ -86,17 +89,36 @@ def _present(results: Results) -> list[str]:
     return [name for name in METHODS if name in there]
 
 
-def _section(name: str, results: Results, about: str) -> str:
-    first = results[0]
+def _section(data: TimeSeries, results: Results) -> str:
+    first, about = results[0], data.about
     seeds = len({r["seed"] for r in results})
+    count = first["windows"] - first["apart"]
     head = (
-        f"## {name}\n\n{about[:1].upper()}{about[1:]}. {first['series']} series, "
-        f"{first['windows']} test windows each ({first['test_windows']:,} in all), {seeds} "
+        f"## {data.name}\n\n{about[:1].upper()}{about[1:]}. {first['series']} series, "
+        f"{count} test windows each ({first['test_windows']:,} in all), {seeds} "
         f"seed{'s' if seeds > 1 else ''}."
     )
     parts = [head, _scores(results), _goals(results), _coverage(results), _quarters(results)]
-    parts += [_paths(results), _wins(results)]
+    parts += [_paths(results), _wins(results), _apart(data, results)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _apart(data: TimeSeries, results: Results) -> str:
+    """The windows that are scored by themselves."""
+    rows = []
+    for method in _present(results):
+        records = [r["later"] for r in _of(results, method) if "later" in r]
+        if records:
+            row = [METHODS[method].title, number(mean_of(records, "nd"), 4)]
+            row.append(number(mean_of(records, "rmse")))
+            for entry, digits in (("check_score", 2), ("coverage_80", 3)):
+                there = entry in records[0]
+                row.append(number(mean_of(records, entry), digits) if there else "-")
+            rows.append(row)
+    if not rows:
+        return ""
+    head = f"The last {results[0]['apart']} windows by themselves ({data.why_apart}):"
+    return head + "\n\n" + table(["method", "ND", "RMSE", "CHK", "80 %"], rows)
 
 
 def _scores(results: Results) -> str:

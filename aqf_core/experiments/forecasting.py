@@ -42,7 +42,7 @@ Array = NDArray[np.float64]
 # Series whose bands are kept for the figure, and consecutive windows of each.
 SHOWN_SERIES, SHOWN_WINDOWS = 3, 3
 # Windows whose joint paths are drawn and judged; single steps are judged on all windows.
-PATH_WINDOWS = 400
+PATH_WINDOWS = 300
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Study:
         horizon: steps of a forecast; origins are one horizon apart.
         context: steps of history that networks read.
         windows: test windows per series, at the end.
+        apart: how many of them are scored by themselves, see `TimeSeries`.
         paths: sample paths per window.
         steps: optimiser steps of every network; None as the preset says.
         preset: of the forecasters.
@@ -63,6 +64,7 @@ class Study:
     horizon: int = 24
     context: int = 168
     windows: int = 28
+    apart: int = 0
     paths: int = 200
     steps: int | None = None
     preset: str = "default"
@@ -76,6 +78,7 @@ class Study:
             "horizon": self.horizon,
             "context": self.context,
             "windows": self.windows,
+            "apart": self.apart,
             "paths": self.paths,
             "steps": self.steps,
             "preset": self.preset,
@@ -99,12 +102,28 @@ class Windows:
         index: number of the series of each window, (W,).
         origins: of the windows, (W,).
         horizon: steps H of a forecast.
+        apart: later windows that are scored by themselves.
     """
 
     data: SeriesSet
     index: NDArray[np.int64]
     origins: NDArray[np.int64]
     horizon: int
+    apart: Windows | None = None
+
+    @classmethod
+    def of(cls, study: Study) -> Windows:
+        """The windows at the end of every series."""
+        data = study.series()
+
+        def between(first: int, last: int, apart: Windows | None = None) -> Windows:
+            back = study.horizon * np.arange(first, last, -1)
+            origins = (data.lengths[:, None] - back).reshape(-1)
+            index = np.repeat(np.arange(len(data)), len(back))
+            return cls(data, index, origins, study.horizon, apart)
+
+        apart = study.apart
+        return between(study.windows, apart, between(apart, 0) if apart else None)
 
     def truth(self, back: int = 0) -> Array:
         """What came true, or what was so many steps before: (W, H)."""
@@ -181,6 +200,9 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
     paths = fitted.sample(*places, study.paths, seed)
     drawing = time.process_time() - began
     rolled = fitted.rolled_out(*places, study.paths, seed)
+    if windows.apart is not None:
+        later = fitted.quantiles(*windows.apart.places, LEVELS, study.paths, seed)
+        scores["later"] = _apart(later, windows.apart)
     return scores | {
         "raw": {name: raw[name] for name in RAW},
         "energy": path_energy(paths, truth[some]),
@@ -193,12 +215,18 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
     }
 
 
+def _apart(table: Array, windows: Windows) -> Record:
+    scores = score_table(table, windows.truth(), windows.index)
+    return {name: scores[name] for name in APART}
+
+
 def _check(table: Array, truth: Array) -> float:
     known = ~np.isnan(truth)
     return float(check_score(LEVELS[PERCENT], table[known][:, PERCENT], truth[known]))
 
 
-# What is kept of the scores before recalibration.
+# What is kept of the scores of windows apart, and of those before recalibration.
+APART = ("nd", "rmse", "check_score", "coverage_80")
 RAW = ("nd", "rmse", "check_score", "coverage_50", "coverage_80", "coverage_90", "by_step")
 
 
@@ -206,8 +234,11 @@ def _naive(back: Callable[[Study], Sequence[int]]) -> Callable[..., Record]:
     """The median of the values so many seasons ago."""
 
     def run(study: Study, windows: Windows, seed: int) -> Record:
-        shifts = [windows.truth(lag) for lag in back(study)]
-        return score_points(np.nanmedian(np.stack(shifts), axis=0), windows.truth())
+        scores = []
+        for part in [windows, *([windows.apart] if windows.apart else [])]:
+            shifts = np.stack([part.truth(lag) for lag in back(study)])
+            scores.append(score_points(np.nanmedian(shifts, axis=0), part.truth()))
+        return scores[0] | ({"later": scores[1]} if windows.apart else {})
 
     return run
 
@@ -222,6 +253,9 @@ def _gluonts(study: Study, windows: Windows, seed: int) -> Record:
     drawing = time.process_time() - began
     truth, some = windows.truth(), windows.some(PATH_WINDOWS)
     scores = score_table(table_of(paths), truth, windows.index)
+    if windows.apart is not None:
+        later = draw(*windows.apart.places, study.paths)
+        scores["later"] = _apart(table_of(later), windows.apart)
     return scores | {
         "raw": {name: scores[name] for name in RAW},
         "energy": path_energy(paths[some], truth[some]),
@@ -297,11 +331,7 @@ def choose_forecasters(names: Sequence[str]) -> tuple[list[ForecastMethod], list
 
 def jobs_for(study: Study, methods: Sequence[ForecastMethod], seeds: Sequence[int]) -> list[Job]:
     """A job for each method and seed; naive methods have one."""
-    data = study.series()
-    back = study.horizon * np.arange(study.windows, 0, -1)
-    index = np.repeat(np.arange(len(data)), study.windows)
-    origins = (data.lengths[:, None] - back).reshape(-1)
-    windows = Windows(data, index, origins, study.horizon)
+    windows = Windows.of(study)
     jobs = []
     for seed in seeds:
         for method in methods:

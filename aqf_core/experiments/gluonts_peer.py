@@ -17,7 +17,7 @@ __all__ = ["fit_gluonts"]
 
 Array = NDArray[np.float64]
 
-STEPS, BATCH, PER_EPOCH = 1500, 64, 50
+STEPS, BATCH, PER_EPOCH = 600, 64, 50
 Draw = Callable[[SeriesSet, NDArray[np.int64], NDArray[np.int64], int], Array]
 
 

@@ -236,7 +236,6 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
         unknown=settings.unknown,
         blind=BLIND if direct else 0.0,
         flat=settings.flat,
-        power=settings.power,
         seed=seed,
     )
     with torch.random.fork_rng(), progress_bar(plan.steps, forecaster.verbose) as show:
@@ -260,7 +259,7 @@ def build_network(
     return ForecastNetwork(
         output,
         series,
-        1 + len(shape.lags),
+        shape.n_past,
         known,
         settings.hidden,
         settings.embedding,

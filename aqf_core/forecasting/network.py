@@ -1,13 +1,16 @@
 """The one network of all forecasters: an LSTM that reads a window step by step.
 
-At step t it reads the previous value, lagged values, calendar and covariates, an embedding of the
-series and the logarithm of the scale, and emits the parameters of the next value:
+At step t it reads the previous value, lagged values, the median of seven seasons, calendar and
+covariates, an embedding of the series and the logarithms of scale and spread. It emits the
+parameters of the next value:
 
-    value_t = scale * (base_t + unit * y_t),      y_t ~ output(h_t),  h_t = linear(LSTM(inputs_<=t))
+    value_t = scale * (base_t + unit * spread * y_t),      y_t ~ output(h_t)
 
-where base_t is a learned linear function of the previous and the lagged values that starts at its
-least-squares fit, and `unit` is the robust spread of what that fit leaves over. The output thus
-describes a standardised departure from a seasonal forecast, whatever the size of the series.
+where h_t is linear in the state of the LSTM and base_t is a learned linear function of the past
+values that starts at its least-squares fit. The spread of a window is the mean distance of its
+context from the season before, and `unit` the robust size of what the fit leaves over in terms of
+it. The output thus describes a standardised departure from a seasonal forecast, whatever the size
+of the series.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class ForecastNetwork(nn.Module):
     Args:
         output: distribution family of a step.
         series: number of series that have an embedding; one more is for unknown ones.
-        past: number of past values read at each step (previous and lagged).
+        past: number of past values read at each step (previous, lagged, usual).
         known: number of known inputs.
         hidden: state sizes of the LSTM layers.
         embedding: size of the embedding of a series.

@@ -49,10 +49,14 @@ class Output(nn.Module):
     Attributes:
         n_params: number of parameters P per step.
         exact: whether `sample` is the quantile function of its noise, without further chance.
+        homogeneous: whether the loss of c y is c times the loss of y, as for quantile losses; the
+            loss of a value in the units of its window then has the size of these units. A
+            likelihood only changes by a constant.
     """
 
     n_params: int
     exact = True
+    homogeneous = True
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
         """Loss (...) of values y (...) under parameters h (..., P)."""
@@ -124,6 +128,7 @@ class GaussianOutput(Output):
     """Mean and standard deviation, trained by likelihood: DeepAR."""
 
     n_params = 2
+    homogeneous = False
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
         loc, raw = h.unbind(-1)
@@ -142,6 +147,7 @@ class StudentTOutput(Output):
 
     n_params = 3
     exact = False
+    homogeneous = False
 
     def loss(self, h: Tensor, y: Tensor) -> Tensor:
         loc, raw, freedom = h.unbind(-1)

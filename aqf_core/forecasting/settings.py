@@ -54,7 +54,7 @@ class Settings:
     transformer_options: tuple[tuple[str, Any], ...] = ()
     levels: int = 8
     scheme: str = "lattice"
-    steps: int = 800
+    steps: int = 600
     batch_size: int = 64
     learning_rate: float = 1e-2
     weight_decay: float = 1e-3
@@ -64,7 +64,6 @@ class Settings:
     unknown: float = 0.05
     direct: bool = True
     weighting: float = 0.5
-    power: float = 1.0
     validation: int | None = None
     recalibrate: str = "spline"
 

@@ -21,7 +21,7 @@ from .distributed import agree, is_distributed, rank, world_size
 from .network import ForecastNetwork
 from .windows import Batch, Index, WindowSource
 
-__all__ = ["History", "Plan", "train", "weighted_loss"]
+__all__ = ["History", "Plan", "train", "scaled_loss"]
 
 # Windows from which the start of the linear base is estimated.
 START_WINDOWS = 512
@@ -58,7 +58,6 @@ class Plan:
     unknown: float
     blind: float
     flat: bool
-    power: float
     seed: int
 
 
@@ -72,9 +71,17 @@ class History:
     interrupted: bool = False
 
 
-def weighted_loss(losses: Tensor, batch: Batch, power: float) -> Tensor:
-    """Mean of losses (B, L) over the steps that count, weighted by a power of the spread."""
-    weight = batch.mask * batch.spread[:, None] ** power
+def scaled_loss(network: ForecastNetwork, losses: Tensor, batch: Batch) -> Tensor:
+    """Mean over the steps that count of the loss of values divided by their scale.
+
+    Args:
+        network: says whether its loss grows with the unit of what it scores.
+        losses: (B, L) of standardised values.
+        batch: the windows.
+    """
+    weight = batch.mask
+    if network.output.homogeneous:
+        weight = weight * batch.spread[:, None]
     return (losses * weight).sum() / weight.sum().clamp_min(1e-12)
 
 
@@ -117,7 +124,7 @@ def train(
             share = 1.0 if plan.flat else one_cycle(step, plan.steps)
             optimiser.param_groups[0]["lr"] = plan.learning_rate * share
             batch = draw(plan.batch_size)
-            loss = weighted_loss(model(batch), batch, plan.power)
+            loss = scaled_loss(network, model(batch), batch)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)

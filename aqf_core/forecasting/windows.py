@@ -21,6 +21,9 @@ from .series import SeriesSet
 
 __all__ = ["Batch", "WindowShape", "WindowSource"]
 
+# Seasons whose median is the usual value of a step.
+SEASONS = 7
+
 Index = NDArray[np.int64]
 
 
@@ -53,7 +56,18 @@ class WindowShape:
     @property
     def history(self) -> int:
         """Steps before the origin that a window touches."""
-        return self.context + max((*self.lags, 1))
+        return self.context + max((*self.lags, *self.usual, 1))
+
+    @property
+    def usual(self) -> list[int]:
+        """Lags whose median is the usual value: of the seven seasons that every step knows."""
+        first = -(-self.horizon // self.season)
+        return [self.season * k for k in range(first, first + SEASONS)]
+
+    @property
+    def n_past(self) -> int:
+        """Number of past values read at each step."""
+        return 2 + len(self.lags)
 
 
 class Batch(NamedTuple):
@@ -62,7 +76,7 @@ class Batch(NamedTuple):
     Attributes:
         target: (B, L).
         mask: (B, L), 1 where the target is known and counts.
-        past: (B, L, 1 + number of lags), the previous value and the lagged ones.
+        past: (B, L, 2 + number of lags), the previous value, the lagged ones and the usual one.
         known: (B, L, C), calendar, covariates and, last, whether the previous value was observed.
         ids: (B,), number of the embedding.
         scale: (B,).
@@ -124,6 +138,8 @@ class WindowSource:
             counts[begin + late : begin + length] = present[late:]
             known.append(self._known(i, moments))
         self.filled = torch.from_numpy(filled)
+        earlier = np.stack([np.roll(filled, lag) for lag in shape.usual])
+        self.usual = torch.from_numpy(np.median(earlier, axis=0))
         self.seen, self.counts = torch.from_numpy(seen), torch.from_numpy(counts)
         self.known = torch.from_numpy(np.concatenate(known))
         size = np.abs(filled)
@@ -220,7 +236,8 @@ class WindowSource:
         hidden = torch.as_tensor(blind).expand(len(origin))[:, None, None]
         late = (source - origin[:, None, None] + 1).clamp_min(0) * hidden
         seasons = torch.div(late + shape.season - 1, shape.season, rounding_mode="floor")
-        past = self.filled[source - shape.season * seasons] / scale[:, None, None]
+        past = self.filled[source - shape.season * seasons]
+        past = torch.cat([past, self.usual[place][..., None]], -1) / scale[:, None, None]
         seen = (self.seen[place - 1] & (late[..., 0] == 0)).float()
         known = torch.cat([self.known[place], seen[..., None]], -1)
         mask = self.counts[place].float()

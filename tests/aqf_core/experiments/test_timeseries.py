@@ -24,6 +24,7 @@ from aqf_core.experiments.forecast_scoring import (
     share_of_wins,
     table_of,
 )
+from aqf_core.experiments.forecasting import METHODS, Study, Windows
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["--steps", "8", "--paths", "20", "--windows", "2", "--context", "48"]
@@ -178,3 +179,17 @@ def test_scores_of_a_known_forecast() -> None:
     assert path_energy(paths, truth) < path_energy(together, truth)
     assert score_points(truth, truth)["nd"] == 0
     assert share_of_wins(np.ones(3), np.array([1.2, 1.04, 0.9])) == (1 / 3, 1 / 3, 1 / 3)
+
+
+def test_windows_apart_come_last_and_are_no_part_of_the_others() -> None:
+    study = Study(load_time_series("simulated"), horizon=24, windows=5, apart=2)
+    windows = Windows.of(study)
+    later = windows.apart
+    assert later is not None and len(windows.index) == 24 * 3 and len(later.index) == 24 * 2
+    length = 24 * 70
+    assert windows.origins[:3].tolist() == [length - 120, length - 96, length - 72]
+    assert later.origins[:2].tolist() == [length - 48, length - 24]
+    assert study.training(windows.data).lengths[0] == length - 120
+    assert np.array_equal(windows.truth(back=24)[1], windows.truth()[0])
+    naive = METHODS["seasonal-naive"].run(study, windows, 0)
+    assert naive["nd"] > 0 and naive["later"]["nd"] > 0

@@ -32,8 +32,7 @@ def windows(lags: tuple[int, ...], horizon: int = 6) -> tuple[WindowSource, Wind
 
 def network_for(output: Output, source: WindowSource) -> ForecastNetwork:
     torch.manual_seed(0)
-    past = 1 + len(source.shape.lags)
-    network = ForecastNetwork(output, 3, past, source.n_known, (8, 8), 4)
+    network = ForecastNetwork(output, 3, source.shape.n_past, source.n_known, (8, 8), 4)
     with torch.no_grad():
         network.head.weight.mul_(10)
     network.start_from(source.batch(np.array([0, 1, 2]), np.array([50, 55, 60])))
