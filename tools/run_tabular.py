@@ -42,7 +42,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-root", help="folder that holds uci/ (default: $AQF_DATA or data)")
     parser.add_argument("--output", type=Path, default=Path("runs/tabular.jsonl"))
     parser.add_argument("--markdown", type=Path, help="page (default: beside the output)")
-    parser.add_argument("--known", action="store_true", help="run nothing, report what is known")
+    parser.add_argument(
+        "--report-only", action="store_true", help="run nothing, report what is known"
+    )
     args = parser.parse_args(arguments)
     if args.seeds < 1 or args.first_seed < 0:
         parser.error("--seeds must be at least 1 and --first-seed at least 0.")
@@ -78,14 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     command = shown_command("run_tabular", arguments or sys.argv[1:])
     page, file = args.markdown or args.output.with_suffix(".md"), RecordFile(args.output)
-    if args.known:
+    if args.report_only:
         jobs = known_jobs(jobs, file)
         if not jobs:
             print(f"{args.output} holds none of these results.", file=sys.stderr)
             return 2
 
     def report(results: list[Record]) -> list[Path]:
-        several = args.known and not args.csv
+        several = args.report_only and not args.csv
         return write_report(results, page, commands_for(results) if several else command)
 
     return run_and_report(jobs, file, report)

@@ -70,9 +70,9 @@ def test_own_table_is_run_once_and_reported(
     assert run(command) == 0
     assert records(output) == rows
     assert "6 of 6 results are known" in capsys.readouterr().err
-    assert run([*command, "--seeds", "9", "--known"]) == 0
+    assert run([*command, "--seeds", "9", "--report-only"]) == 0
     assert records(output) == rows and "Random splits 5-6" in (tmp_path / "runs/r.md").read_text()
-    assert run([*command, "--first-seed", "90", "--known"]) == 2
+    assert run([*command, "--first-seed", "90", "--report-only"]) == 2
 
 
 def test_two_classes_and_joint_targets(houses: Path, tmp_path: Path) -> None:
