@@ -188,7 +188,7 @@ def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
 def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Record:
     """Scores of a fitted forecaster, before and after recalibration, and bands to draw."""
     fitted, truth, index = model.fitted_, windows.truth(), windows.index
-    table = fitted.quantiles(*windows.places, LEVELS, study.paths, seed, recalibrated=False)
+    table = fitted.raw().quantiles(*windows.places, LEVELS, study.paths, seed)
     raw = scores = score_table(table, truth, index)
     if fitted.recalibration is not None:
         table = fitted.quantiles(*windows.places, LEVELS, study.paths, seed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..errors import LevelError
 from ..levels import fixed_levels
@@ -77,11 +78,6 @@ class Fitted:
         ids = [self.names.get(name, self.shape.unknown) for name in data.names]
         return WindowSource(data, self.shape, ids, self.moments)
 
-    @property
-    def direct(self) -> bool:
-        """Whether every step has a distribution of its own, besides what paths say about it."""
-        return self.shape.direct
-
     def quantiles(
         self,
         data: SeriesSet,
@@ -90,7 +86,6 @@ class Fitted:
         levels: Any,
         n: int,
         seed: int,
-        recalibrated: bool = True,
     ) -> NDArray[np.float64]:
         """Quantiles (W, H, K) of the windows with these series and origins, at levels (K,).
 
@@ -99,17 +94,16 @@ class Fitted:
             index: number of the series of each window.
             origins: of the windows.
             levels: strictly inside (0, 1).
-            n: paths that are drawn where quantiles are not known without.
+            n: paths that are drawn, unless the marginals are direct.
             seed: of these paths.
-            recalibrated: whether to repair the levels.
         """  # fmt: skip
         u = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if u.ndim != 1 or not ((u > 0) & (u < 1)).all():
             raise LevelError(f"levels must lie strictly between 0 and 1, got {levels}.")
-        if not self.direct:
-            paths = self.sample(data, index, origins, n, seed, recalibrated)
+        if self.shape.marginals != "direct":
+            paths = self.sample(data, index, origins, n, seed)
             return np.moveaxis(np.quantile(paths, u, axis=1, method="hazen"), 0, -1)
-        z = self._repaired(level_to_base(torch.from_numpy(u)), recalibrated)
+        z = self._repaired(level_to_base(torch.from_numpy(u)))
         parts = [
             direct_quantiles(self.network, batch, self.shape, z, self.support)
             for batch in self._batches(data, index, origins)
@@ -117,51 +111,52 @@ class Fitted:
         return torch.cat(parts).movedim(1, -1).double().cpu().numpy()
 
     def sample(
-        self,
-        data: SeriesSet,
-        index: Index,
-        origins: Index,
-        n: int,
-        seed: int,
-        recalibrated: bool = True,
+        self, data: SeriesSet, index: Index, origins: Index, n: int, seed: int
     ) -> NDArray[np.float64]:
         """Joint paths (W, n, H) of the windows with these series and origins.
 
-        Their ranks at each step are those of rolled-out paths. Their values are the quantiles of
-        the step at these ranks or, if there are none, the rolled-out values themselves.
+        The ranks of the paths at each step are those of rolled-out ones. Their values are, at
+        these ranks, the quantiles over the rolled-out paths, those of the step by itself, or the
+        mean of both; see `Settings.marginals`.
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        levels = level_to_base(fixed_levels(n, dtype=torch.float64))
-        z = self._repaired(levels, recalibrated)
+        z = self._repaired(level_to_base(fixed_levels(n, dtype=torch.float64)))
         parts = []
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             for batch in self._batches(data, index, origins):
-                paths = sample_paths(self.network, batch, self.shape, n, generator, self.support)
-                if self.direct:
-                    values = direct_quantiles(self.network, batch, self.shape, z, self.support)
-                    order = paths.movedim(1, -1).argsort(-1)  # (B, H, n)
-                    paths = torch.empty_like(paths.movedim(1, -1))
-                    paths = paths.scatter_(-1, order, values.movedim(1, -1)).movedim(-1, 1)
-                elif recalibrated and self.recalibration is not None:
-                    paths = repair_paths(paths.double(), self.recalibration)
-                    paths = paths if self.support is None else paths.clamp(*self.support)
-                parts.append(paths.double().cpu().numpy())
+                rolled = sample_paths(self.network, batch, self.shape, n, generator, self.support)
+                parts.append(self._values(batch, rolled, z).double().cpu().numpy())
         return np.concatenate(parts)
+
+    def _values(self, batch: Batch, rolled: Tensor, z: Tensor) -> Tensor:
+        """Final values of rolled-out paths (B, n, H); z (n, H): base values of their ranks."""
+        paths = rolled
+        if self.shape.marginals != "direct" and self.recalibration is not None:
+            paths = repair_paths(rolled, self.recalibration)
+        if self.shape.marginals != "rolled":
+            values = direct_quantiles(self.network, batch, self.shape, z, self.support)
+            order = rolled.movedim(1, -1).argsort(-1)  # (B, H, n)
+            direct = torch.empty_like(order, dtype=values.dtype)
+            direct = direct.scatter_(-1, order, values.movedim(1, -1)).movedim(-1, 1)
+            paths = direct if self.shape.marginals == "direct" else 0.5 * (paths + direct)
+        return paths if self.support is None else paths.clamp(*self.support)
 
     def rolled_out(
         self, data: SeriesSet, index: Index, origins: Index, n: int, seed: int
     ) -> NDArray[np.float64]:
         """Paths (W, n, H) as they come from the network, without anything done to them."""
-        bare = replace(self, shape=replace(self.shape, direct=False), recalibration=None)
+        bare = replace(self, shape=replace(self.shape, marginals="rolled"), recalibration=None)
         return bare.sample(data, index, origins, n, seed)
 
-    def _repaired(self, z: torch.Tensor, recalibrated: bool) -> torch.Tensor:
+    def raw(self) -> Fitted:
+        """The same without recalibration."""
+        return replace(self, recalibration=None)
+
+    def _repaired(self, z: Tensor) -> Tensor:
         """Base values (K, H) at which to evaluate the quantile functions of the steps."""
         z = z[:, None].expand(-1, self.shape.horizon)
-        if recalibrated and self.recalibration is not None:
-            z = self.recalibration.from_base(z)
-        return z.to(self.device)
+        return z if self.recalibration is None else self.recalibration.from_base(z)
 
     def _batches(self, data: SeriesSet, index: Index, origins: Index) -> Iterator[Batch]:
         self._check(data, index, origins)
@@ -207,8 +202,8 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
     horizon = forecaster.horizon or data.frequency.season
     check_series(data, horizon)
     output = make_output(forecaster._output_name(), **forecaster._output_options())
-    direct = settings.direct and output.exact
-    shape = _shape(settings, data, horizon, direct)
+    marginals = settings.marginals if output.exact else "rolled"
+    shape = _shape(settings, data, horizon, marginals)
     validation = validation_steps(settings, data, horizon)
     names = {name: i for i, name in enumerate(data.names)}
     if len(names) < len(data):
@@ -234,7 +229,7 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
         evaluations=EVALUATIONS,
         patience=max(1, math.ceil(settings.patience * EVALUATIONS)),
         unknown=settings.unknown,
-        blind=BLIND if direct else 0.0,
+        blind=0.0 if marginals == "rolled" else BLIND,
         flat=settings.flat,
         seed=seed,
     )
@@ -298,7 +293,7 @@ def validation_steps(settings: Settings, data: SeriesSet, horizon: int) -> int:
     return min(wanted, shortest // 4 // horizon) * horizon
 
 
-def _shape(settings: Settings, data: SeriesSet, horizon: int, direct: bool) -> WindowShape:
+def _shape(settings: Settings, data: SeriesSet, horizon: int, marginals: str) -> WindowShape:
     longest = int(data.lengths.max())
     lags = settings.lags
     if lags is None:
@@ -314,7 +309,7 @@ def _shape(settings: Settings, data: SeriesSet, horizon: int, direct: bool) -> W
         months=months_seen(data),
         offset=settings.offset,
         unknown=len(data),
-        direct=direct,
+        marginals=marginals,
     )
 
 
@@ -362,7 +357,7 @@ def _recalibration(
     spread = np.linspace(0, len(usable) - 1, min(RECALIBRATION_WINDOWS, len(usable)))
     pick = usable[spread.round().astype(int)]
     index, origins = index[pick], origins[pick]
-    if fitted.direct:
+    if fitted.shape.marginals == "direct":
         table = fitted.quantiles(fitted.data, index, origins, RECALIBRATION_LEVELS, 0, seed)
         paths = np.moveaxis(table, -1, 1)
     else:

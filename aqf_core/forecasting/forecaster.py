@@ -136,8 +136,7 @@ class Forecaster:
     ) -> Any:
         """Quantiles (S, H, K) at levels (K,); a frame if the series came as one.
 
-        They are exact and need no paths, unless the paths are all there is (`direct=False`,
-        Student's t).
+        With `marginals="direct"` they are exact; otherwise they rest on n paths.
         """
         columns = [float(u) for u in np.atleast_1d(levels)]
         return self._quantiles(levels, columns, series, covariates, n, random_state)

@@ -34,8 +34,9 @@ class Settings:
         flat: a constant learning rate instead of one cycle.
         patience: share of the evaluations without improvement after which training stops.
         unknown: share of training windows whose series is hidden, for series yet unseen.
-        direct: learn the distribution of every step of the horizon as well, from what is known at
-            the origin, and give the paths these distributions; otherwise paths are as rolled out.
+        marginals: where the distribution of a step comes from: "rolled" (from paths that step on
+            from their own values), "direct" (the network forecasts the step from what is known at
+            the origin: exact quantiles, no sampling), or "both", the mean of their quantiles.
         weighting: windows are drawn in proportion to this power of their scale.
         validation: steps at the end of each series that do not train but stop training and
             recalibrate; None: fourteen horizons (more if there are few series), but at most a
@@ -62,7 +63,7 @@ class Settings:
     flat: bool = False
     patience: float = 0.4
     unknown: float = 0.05
-    direct: bool = True
+    marginals: str = "both"
     weighting: float = 0.5
     validation: int | None = None
     recalibrate: str = "spline"
@@ -83,13 +84,14 @@ PRESETS: dict[str, Settings] = {
         averaging=0.0,
         flat=True,
         unknown=0.0,
-        direct=False,
+        marginals="rolled",
         weighting=1.0,
         steps=3000,
         recalibrate="none",
     ),
 }
 
+MARGINALS = ("both", "direct", "rolled")
 LEAST = {
     "context": 1, "embedding": 1, "levels": 1, "steps": 1, "batch_size": 1, "validation": 0,
     "weight_decay": 0.0, "offset": 0.0, "dropout": 0.0, "averaging": 0.0, "unknown": 0.0,
@@ -118,6 +120,7 @@ def resolve(preset: str, **given: Any) -> Settings:
         value = getattr(settings, name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least:g}, got {value!r}.")
+    lookup(settings.marginals, dict.fromkeys(MARGINALS), "kind of marginals")
     lookup(settings.calendar, dict.fromkeys(CALENDARS), "calendar")
     if not settings.learning_rate > 0 or not settings.dropout < 1 or not settings.averaging < 1:
         raise ValueError("learning_rate must be positive, dropout and averaging below 1.")

@@ -192,7 +192,7 @@ class _Watch:
             usable = np.flatnonzero(np.isfinite(scales))
             pick = usable[np.linspace(0, len(usable) - 1, min(JUDGES, len(usable))).astype(int)]
             for part in np.array_split(pick, max(1, len(pick) // 128)):
-                half = (np.arange(len(part)) % 2 == 0) & source.shape.direct
+                half = (np.arange(len(part)) % 2 == 0) & (source.shape.marginals != "rolled")
                 self.batches.append(source.batch(held[0][part], held[1][part], half).to(device))
 
     @torch.no_grad()

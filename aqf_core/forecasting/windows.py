@@ -40,7 +40,7 @@ class WindowShape:
         months: whether the month is used.
         offset: added to the scale of a window; 1 in the paper.
         unknown: number of the embedding for series that training did not see.
-        direct: whether the network also learns to forecast the horizon at once.
+        marginals: where the distribution of a step comes from, see `Settings`.
     """
 
     context: int
@@ -51,7 +51,7 @@ class WindowShape:
     months: bool = False
     offset: float = 0.0
     unknown: int = 0
-    direct: bool = True
+    marginals: str = "both"
 
     @property
     def history(self) -> int:
