@@ -52,7 +52,7 @@ def forecast_page(
 
 Every window reads {first["context"]} steps and forecasts {first["horizon"]} by {first["paths"]}
 sample paths; origins are {first["horizon"]} steps apart and fill the last part of each series,
-which nothing was fitted or chosen on. The networks differ by their output only: same LSTM, inputs,
+which nothing was fitted on. The networks differ by their output only: same LSTM, inputs,
 windows, number of steps and sampling. ND is the sum of absolute errors of the median over the sum
 of values, RMSE that of the mean over the mean value, CHK the mean pinball loss over .01 ... .99 in
 the units of the series, wQL its scale-free form. Means over seeds; ± is the standard deviation.
