@@ -207,8 +207,8 @@ def _paths(results: Results) -> str:
         return ""
     header = ["method", "CHK", "CHK rolled out", "energy", "energy rolled out"]
     return (
-        "Paths with the quantiles of every step beside paths as they were rolled out step by step, "
-        "without recalibration, on some of the windows; the energy score judges whole paths:\n\n"
+        "Final paths beside paths as they were rolled out step by step, without recalibration, on "
+        "some of the windows; the energy score judges whole paths, relative to the mean value:\n\n"
         + table(header, rows)
     )
 
