@@ -181,8 +181,8 @@ def _pinned_lines(report: dict[str, Any]) -> list[str]:
         return []
     return [
         "With each predicting thread kept on a core of its own, which systems may or may not do "
-        f"by themselves, `default` gives {number(speed['default'])} and `fast` {number(speed['fast'])} "
-        "rows per second.",
+        f"by themselves, `default` gives {number(speed['default'])} rows per second and `fast` "
+        f"{number(speed['fast'])}.",
         "",
     ]
 
