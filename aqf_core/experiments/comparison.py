@@ -27,8 +27,12 @@ class Difference:
     pairs: int
 
     def __str__(self) -> str:
-        spread = "" if np.isnan(self.error) else f" ± {number(self.error)}"
-        return f"{number(self.mean, sign=True)}{spread}"
+        return self.shown()
+
+    def shown(self, digits: int = 3) -> str:
+        """Mean and standard error."""
+        spread = "" if np.isnan(self.error) else f" ± {number(self.error, digits)}"
+        return f"{number(self.mean, digits, sign=True)}{spread}"
 
 
 def mean_of(records: Sequence[Record], entry: str) -> float:

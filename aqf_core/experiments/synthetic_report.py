@@ -17,7 +17,7 @@ from .tabular_figures import save_figure, subplots
 __all__ = ["synthetic_page", "write_report"]
 
 Results = Sequence[Record]
-TRUTH = "truth"
+TRUTH, FLOW = "truth", "aqf"
 
 
 def write_report(results: Results, path: Path, command: str) -> list[Path]:
@@ -91,7 +91,10 @@ def _nearest(results: Results, dataset: str, entry: str) -> str:
     if not gaps:
         return ""
     best = min(gaps, key=lambda name: gaps[name].mean)
-    return f"Nearest to the truth: {labels[best]} ({gaps[best]})."
+    sentence = f"Nearest to the truth: {labels[best]} ({gaps[best].shown(4)})"
+    if best == FLOW or FLOW not in gaps:
+        return f"{sentence}."
+    return f"{sentence}; {labels[FLOW]} is at {gaps[FLOW].shown(4)}."
 
 
 def _noise(results: Results) -> str:
@@ -124,7 +127,7 @@ come in steps."""
                 [
                     label,
                     number(mean_of(own, "check_score")),
-                    "" if name == TRUTH else str(paired(own, truth, "check_score")),
+                    "" if name == TRUTH else paired(own, truth, "check_score").shown(4),
                     published,
                     number(mean_of(own, "crps")),
                     number(100 * mean_of(own, "calibration_mae"), 2),
