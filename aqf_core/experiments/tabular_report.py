@@ -291,8 +291,8 @@ def _settings(results: Results) -> str:
         left_out = f"\n\nNot in this run: {', '.join(absent)}."
     return (
         '## Settings\n\nOne set per method for all data sets. QFR and CDFR have `support="auto"`: '
-        "where targets are positive and close to zero (yacht, and concrete on most splits) they take zero as a "
-        "bound; the other heads have none. Settings of other libraries were "
+        "where targets are positive and close to zero (yacht, and concrete on most splits) they "
+        "take zero as a bound; the other heads have none. Settings of other libraries were "
         "chosen in their favour: a few were tried on splits 0-2 of yacht, by test scores.\n\n"
         + "\n".join(lines)
         + left_out
