@@ -26,6 +26,7 @@ from aqf_core.experiments.records import Record, RecordFile
 from aqf_core.experiments.runner import Job, run_and_report, run_jobs, run_tool, shown_command
 from aqf_core.forecasting import PRESETS
 from aqf_core.forecasting.distributed import is_distributed, process_group, rank, wait
+from aqf_core.forecasting.settings import MARGINALS
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -44,6 +45,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--windows", type=int, help="test windows per series, at the end")
     parser.add_argument("--paths", type=int, default=200, help="sample paths per window")
     parser.add_argument("--steps", type=int, help="optimiser steps (default: of the preset)")
+    parser.add_argument(
+        "--marginals", choices=MARGINALS, help="where distributions of steps come from"
+    )
     parser.add_argument("--output", type=Path, default=Path("runs/timeseries.jsonl"))
     parser.add_argument("--markdown", type=Path, help="page (default: beside the output)")
     args = parser.parse_args(arguments)
@@ -104,6 +108,7 @@ def run(args: argparse.Namespace, command: str) -> int:
             args.paths,
             args.steps,
             args.preset,
+            args.marginals,
         )
         jobs += jobs_for(study, methods, seeds)
     page = args.markdown or args.output.with_suffix(".md")

@@ -58,6 +58,7 @@ class Study:
         paths: sample paths per window.
         steps: optimiser steps of every network; None as the preset says.
         preset: of the forecasters.
+        marginals: where the distributions of steps come from; None as the preset says.
     """
 
     data: TimeSeries
@@ -68,6 +69,7 @@ class Study:
     paths: int = 200
     steps: int | None = None
     preset: str = "default"
+    marginals: str | None = None
 
     @property
     def key(self) -> Record:
@@ -82,6 +84,7 @@ class Study:
             "paths": self.paths,
             "steps": self.steps,
             "preset": self.preset,
+            "marginals": self.marginals,
         }
 
     def series(self) -> SeriesSet:
@@ -168,6 +171,7 @@ def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
             horizon=study.horizon,
             context=study.context,
             steps=study.steps,
+            marginals=study.marginals,
             random_state=seed,
             **options,
         )
