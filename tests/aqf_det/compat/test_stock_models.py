@@ -67,6 +67,8 @@ def batch() -> tuple[torch.Tensor, list[DetDataSample]]:
 
 @pytest.mark.parametrize("name", STOCK)
 def test_one_loss_with_backward_and_one_prediction(name):
+    # Some random weights let the activations of an untrained backbone grow beyond float32.
+    torch.manual_seed(0)
     register_all_modules()
     config = Config.fromfile(CONFIGS / STOCK[name])
     adapt(config.model)
