@@ -61,6 +61,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument(
         "--by-class", action=argparse.BooleanOptionalAction, help="draw the class of images first"
     )
+    model.add_argument(
+        "--linear",
+        action=argparse.BooleanOptionalAction,
+        help="model what a linear prediction from the earlier variables leaves over; tables only",
+    )
     model.add_argument("--steps", type=int)
     model.add_argument("--cpu-seconds", type=float, help="of training, instead of --steps")
     model.add_argument("--batch-size", type=int)
@@ -112,6 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
             transformer=args.transformer,
             levels=args.levels,
             by_class=args.by_class,
+            linear=args.linear,
             steps=args.steps,
             cpu_seconds=args.cpu_seconds,
             batch_size=args.batch_size,

@@ -59,8 +59,8 @@ RECIPES: dict[str, Recipe] = {
         Schedule(steps=8000, cpu_seconds=15.0, batch_size=512, evaluations=6),
     ),
     "bsds300": Recipe(
-        Architecture(hidden=(256, 256)),
-        Schedule(steps=4000, cpu_seconds=25.0, batch_size=256, evaluations=6),
+        Architecture("recurrent", (96,), transformer_options={"bins": 4}, levels=4, linear=True),
+        Schedule(cpu_seconds=75.0, batch_size=128, learning_rate=5e-3, evaluations=6),
     ),
     "miniboone": TABLE,
     "gas": TABLE,

@@ -25,6 +25,7 @@ from ...datasets.samples import Samples
 from ...errors import AQFError
 from ...flows import AutoregressiveQuantileFlow
 from ...validation import lookup
+from .linear import LinearPrediction
 
 __all__ = [
     "METHODS",
@@ -88,6 +89,8 @@ class Architecture:
         conditioner_options: further arguments of the conditioner.
         by_class: whether images are generated given their class, which is drawn first.
         levels: quantile levels per variable and step.
+        linear: whether variables of tables are first predicted linearly from the earlier ones, see
+            `LinearPrediction`; all methods then model what is left over.
     """
 
     conditioner: str = "masked_mlp"
@@ -97,6 +100,7 @@ class Architecture:
     conditioner_options: dict[str, Any] = field(default_factory=dict)
     by_class: bool = False
     levels: int = 8
+    linear: bool = False
 
 
 class GenerativeModel(nn.Module):
@@ -133,6 +137,7 @@ class FlowModel(GenerativeModel):
         data: what it will learn from: sets the scales.
         objective: of `loss`.
         levels: quantile levels per variable.
+        linear: whether the flow is over the residuals of a `LinearPrediction`; tables only.
 
     Example:
         >>> from aqf_core.datasets import load_digit_images
@@ -150,8 +155,11 @@ class FlowModel(GenerativeModel):
         data: Samples,
         objective: str = "quantile",
         levels: int = 8,
+        linear: bool = False,
     ) -> None:
         super().__init__()
+        if linear and data.grey is not None:
+            raise AQFError("grey levels are not predicted linearly; leave that to tables.")
         self.flow, self.objective, self.levels = flow, objective, levels
         self.grey, self.shape = data.grey, data.shape
         rows = torch.from_numpy(data.train)
@@ -165,11 +173,15 @@ class FlowModel(GenerativeModel):
             # All pixels share one scale: one that hardly varies must not count as much as others.
             chosen = np.random.default_rng(0).integers(rows.numel(), size=POOLED)
             rows = self._noisy(rows.reshape(-1)[torch.from_numpy(chosen), None])
+        self.linear = LinearPrediction(data.features).fit(rows) if linear else None
+        if self.linear is not None:
+            rows = self.linear.residuals(rows)
         flow.fit_scaling(rows.expand(-1, data.features).reshape(-1, *self.shape))
 
     def prepared(self, rows: Tensor) -> Tensor:
         """Observations (n, *shape) as the flow sees them; grey levels get their noise."""
-        return self._noisy(rows).reshape(-1, *self.shape)
+        rows = self._noisy(rows) if self.linear is None else self.linear.residuals(rows)
+        return rows.reshape(-1, *self.shape)
 
     def _noisy(self, rows: Tensor) -> Tensor:
         return rows if self.grey is None else rows + torch.rand_like(rows)
@@ -188,11 +200,13 @@ class FlowModel(GenerativeModel):
     @torch.no_grad()
     def log_prob(self, rows: Tensor, labels: Tensor | None = None) -> Tensor:
         """Log-likelihood (n,) in nats; for images a lower bound of that of the grey levels."""
-        return self.flow.log_prob(self.prepared(rows), self.context(labels))
+        density = self.flow.log_prob(self.prepared(rows), self.context(labels))
+        return density if self.linear is None else density + self.linear.log_slope()
 
     @torch.no_grad()
     def crps(self, rows: Tensor, labels: Tensor | None = None, levels: int = 128) -> Tensor:
-        return self.flow.crps(self.prepared(rows), self.context(labels), levels).flatten(1)
+        each = self.flow.crps(self.prepared(rows), self.context(labels), levels).flatten(1)
+        return each if self.linear is None else each * self.linear.scale
 
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
@@ -202,33 +216,32 @@ class FlowModel(GenerativeModel):
             context = self.context(torch.multinomial(self.shares, n, replacement=True))
         drawn = self.flow.sample(n if context is None else (), context)
         rows = drawn.reshape(n, -1)
+        if self.linear is not None:
+            return self.linear.rows(rows)
         return rows if self.grey is None else rows.floor().clamp(0, self.grey - 1)
 
 
 class ZukoModel(GenerativeModel):
-    """zuko's neural spline flow with its defaults, on rows that are standardised already.
+    """zuko's neural spline flow with its defaults, on standardised rows.
 
     Args:
         features: number of variables.
         hidden: sizes of the hidden layers of each of its transforms.
+        linear: whether it models the residuals of a `LinearPrediction`.
     """
 
     objective = "nll"
-    mean: Tensor
-    deviation: Tensor
 
-    def __init__(self, features: int, hidden: Sequence[int]) -> None:
+    def __init__(self, features: int, hidden: Sequence[int], linear: bool = False) -> None:
         super().__init__()
         import zuko
 
         self.flow = zuko.flows.NSF(features, hidden_features=tuple(hidden))
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("deviation", torch.ones(features))
+        self.linear = LinearPrediction(features, joint=linear)
 
     def fit_scaling(self, rows: Tensor) -> ZukoModel:
-        """Standardise by mean and deviation."""
-        self.mean.copy_(rows.mean(0))
-        self.deviation.copy_(rows.std(0))
+        """Standardise by mean and deviation, or by the linear prediction."""
+        self.linear.fit(rows)
         return self
 
     def loss(self, rows: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -239,8 +252,8 @@ class ZukoModel(GenerativeModel):
         return self._log_prob(rows)
 
     def _log_prob(self, rows: Tensor) -> Tensor:
-        density: Tensor = self.flow().log_prob((rows - self.mean) / self.deviation)
-        return density - self.deviation.log().sum()
+        density: Tensor = self.flow().log_prob(self.linear.residuals(rows))
+        return density + self.linear.log_slope()
 
     def crps(self, rows: Tensor, labels: Tensor | None = None, levels: int = 0) -> Tensor:
         """Not available: the conditionals of stacked transforms have no quantile function."""
@@ -249,7 +262,7 @@ class ZukoModel(GenerativeModel):
     @torch.no_grad()
     def sample(self, n: int) -> Tensor:
         drawn: Tensor = self.flow().sample((n,))
-        return drawn * self.deviation + self.mean
+        return self.linear.rows(drawn)
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -323,7 +336,8 @@ def build_model(
             parameter_count(neural),
         )
         torch.manual_seed(seed)
-        return ZukoModel(data.features, (width,) * depth).fit_scaling(torch.from_numpy(data.train))
+        model = ZukoModel(data.features, (width,) * depth, architecture.linear)
+        return model.fit_scaling(torch.from_numpy(data.train))
     if kind.transformer is not None:
         name = kind.transformer
         width = matched_width(
@@ -333,4 +347,4 @@ def build_model(
         neural = flow(name, (width,) * depth, {})
     if architecture.conditioner != "pixelcnn" and len(data.shape) > 1:
         data = replace(data, shape=(data.features,))
-    return FlowModel(neural, data, kind.objective, architecture.levels)
+    return FlowModel(neural, data, kind.objective, architecture.levels, architecture.linear)

@@ -76,6 +76,33 @@ def test_the_peer_has_as_many_parameters_and_scores(tmp_path: Path) -> None:
     assert theirs.sample(5).shape == (5, 2) and bool(theirs.crps(rows).isnan().all())
 
 
+@pytest.mark.parametrize("method", ["naqf", "zuko-nsf"])
+def test_linear_prediction_is_a_part_of_the_density_and_the_samples(method: str) -> None:
+    if method == "zuko-nsf":
+        pytest.importorskip("zuko")
+    mix = torch.tensor([[2.0, -1.0], [0.0, 0.05]])
+    train_rows, test = (torch.randn(n, 2) @ mix + 3.0 for n in (2000, 4000))
+    data = Samples("line", train_rows.numpy(), test.numpy(), test.numpy(), (2,))
+    exact = torch.distributions.MultivariateNormal(torch.full((2,), 3.0), mix.T @ mix)
+    # The untrained flow is near the Gaussian that fits best: here the truth.
+    model = build_model(method, data, Architecture(hidden=(16,), linear=True))
+    if method == "naqf":
+        assert float(model.log_prob(test).mean()) > float(exact.log_prob(test).mean()) - 0.2
+        assert float(model.crps(test)[:, 1].mean()) == pytest.approx(0.05 * 0.5642, rel=0.1)
+        plain = build_model(method, data, Architecture(hidden=(16,)))
+        assert float(plain.crps(test)[:, 1].mean()) > 0.3
+    middle, spread = float(test[:, 1].mean()), float(test[:, 1].std())
+    grid = torch.cartesian_prod(torch.linspace(-11, 17, 281), torch.linspace(-5, 11, 1601))
+    assert float(model.log_prob(grid).exp().sum()) * 0.1 * 0.01 == pytest.approx(1.0, abs=0.03)
+    drawn = model.sample(4000)
+    assert abs(float(drawn[:, 1].mean()) - middle) < 0.5 * spread
+    # x_2 = -x_1 / 2 + 4.5 but for noise of .05.
+    left = drawn @ torch.tensor([0.5, 1.0]) - 4.5
+    assert float(left.std()) < 0.15
+    with pytest.raises(AQFError, match="leave that to tables"):
+        build_model("naqf", load_digit_images(), Architecture(hidden=(8,), linear=True))
+
+
 def test_grey_levels_come_back_as_grey_levels() -> None:
     digits = load_digit_images()
     model = build_model("naqf", digits, Architecture(hidden=(32,), by_class=True))
