@@ -52,7 +52,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mnist": Recipe(
         Architecture("pixelcnn", (16,) * 4, conditioner_options={"kernel": 5}, by_class=True),
-        Schedule(steps=1500, batch_size=64, learning_rate=5e-3, evaluations=5, averaging=0.99),
+        Schedule(steps=600, batch_size=64, learning_rate=5e-3, evaluations=5, averaging=0.99),
     ),
     "power": Recipe(
         Architecture(hidden=(128, 128)),
