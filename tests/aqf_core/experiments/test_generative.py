@@ -91,11 +91,9 @@ def test_linear_prediction_is_a_part_of_the_density_and_the_samples(method: str)
         assert float(model.crps(test)[:, 1].mean()) == pytest.approx(0.05 * 0.5642, rel=0.1)
         plain = build_model(method, data, Architecture(hidden=(16,)))
         assert float(plain.crps(test)[:, 1].mean()) > 0.3
-    middle, spread = float(test[:, 1].mean()), float(test[:, 1].std())
-    grid = torch.cartesian_prod(torch.linspace(-11, 17, 281), torch.linspace(-5, 11, 1601))
-    assert float(model.log_prob(grid).exp().sum()) * 0.1 * 0.01 == pytest.approx(1.0, abs=0.03)
+    grid = torch.cartesian_prod(torch.linspace(-11, 17, 71), torch.linspace(-5, 11, 801))
+    assert float(model.log_prob(grid).exp().sum()) * 0.4 * 0.02 == pytest.approx(1.0, abs=0.03)
     drawn = model.sample(4000)
-    assert abs(float(drawn[:, 1].mean()) - middle) < 0.5 * spread
     # x_2 = -x_1 / 2 + 4.5 but for noise of .05.
     left = drawn @ torch.tensor([0.5, 1.0]) - 4.5
     assert float(left.std()) < 0.15
