@@ -181,7 +181,8 @@ def _section(results: Results, dataset: str) -> str:
     remark = f" ({facts['remark']})" if facts.get("remark") else ""
     note = NOTES.get(dataset, "")
     if any(r.get("settings", {}).get("cpu_seconds") for r in first):
-        note += " All methods had the same CPU time of one thread."
+        note += """ All methods had the same CPU time of one thread; how many steps
+that is depends on what else the machine did, too."""
     return (
         f"## {dataset}\n\n{facts['features']} variables, {facts['rows']:,} rows to learn from, "
         f"{facts['test_rows']:,} to test{remark}; {named}. {note}".rstrip()
@@ -202,7 +203,7 @@ def _differences(every: dict[str, list[Record]]) -> str:
     lines = []
     for entry in ("crps", "energy", "u_crps", "d_loss"):
         told = [
-            f"{_label(own[0])} {paired(own, ours, entry)}"
+            f"{_label(own[0])} {paired(own, ours, entry).shown(COLUMNS[entry][1] + 1)}"
             for name, own in every.items()
             if name not in (OWN, REFERENCE) and own[0][entry] == own[0][entry]
         ]
