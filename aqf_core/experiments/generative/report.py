@@ -157,9 +157,10 @@ def _section(results: Results, dataset: str) -> str:
     shown = [e for e in COLUMNS if any(e in r and r[e] == r[e] for r in first)]
     published = GENERATIVE.get(dataset, {})
     rows = []
+    most = max(map(len, every.values()))
     for record in first:
         own = every[record["method"]]
-        cells = [_label(record)]
+        cells = [_label(record) + (f" ({len(own)} of {most} seeds)" if len(own) < most else "")]
         for entry in shown:
             value = mean_of(own, entry) if all(entry in r for r in own) else float("nan")
             cells.append(number(value, COLUMNS[entry][1]))
