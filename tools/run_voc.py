@@ -31,6 +31,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("checkpoint", help="the detector's weights")
     parser.add_argument("--out", type=Path, help="folder (default: WORK_DIR/study)")
     parser.add_argument("--held-out", help="split of the unseen images (default: that of val)")
+    parser.add_argument(
+        "--more",
+        nargs="+",
+        default=[],
+        metavar="CHECKPOINT",
+        help="the same detector trained again with other seeds: their ensemble is measured too",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="branches of each kind")
     parser.add_argument("--steps", type=int, help="training steps of a branch")
     parser.add_argument("--markdown", type=Path, help="also write the report to this file")
@@ -55,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.steps:
         size = dataclasses.replace(size, steps=args.steps)
     out = args.out or Path(cfg.work_dir) / "study"
-    study = Study(cfg, args.checkpoint, out, size, args.held_out)
+    study = Study(cfg, args.checkpoint, out, size, args.held_out, tuple(args.more))
     command = shlex.join(["python", "tools/run_voc.py", *(argv or sys.argv[1:])])
     taken = run_steps([*study.steps(), *finishing_steps(study, command)])
     text = (out / "results.md").read_text()

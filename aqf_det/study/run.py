@@ -6,8 +6,8 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ from .variants import DETECTOR, QFR, Variant, build_detector, variant_config
 Report = Callable[[float], None]
 #: Names of the detector's own results among the finished work.
 TESTED, HELD_OUT = "detector_test", "detector_held_out"
+#: The run that options of prediction, pictures and ensembles start from.
+FIRST = Run(QFR, False, "unseen", 0)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Study:
         out: The folder.
         size: How much of everything.
         held_out: Split of the held-out images, where it is not that of ``val_dataloader``.
+        more: Weights of the same detector trained again, for an ensemble.
     """
 
     cfg: Config
@@ -66,9 +69,11 @@ class Study:
     out: Path
     size: StudySize = StudySize()
     held_out: str | None = None
+    more: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_checkpoint_path(self.checkpoint)
+        for checkpoint in (self.checkpoint, *self.more):
+            check_checkpoint_path(checkpoint)
         self.check_data()
 
     def check_data(self) -> None:
@@ -85,13 +90,31 @@ class Study:
 
     def steps(self) -> list[Step]:
         """Everything to be done before the report, in order. Seconds are those of one core."""
+        steps = self._preparation(SETTINGS) + [self._step(run) for run in planned_runs(self.size)]
+        for number, other in enumerate(self.others, 2):
+            needed = SETTINGS if self.size.pretraining else ("unseen",)
+            for step in (*other._preparation(needed), other._step(FIRST)):
+                steps.append(replace(step, title=f"detector {number}: {step.title}"))
+        return steps
+
+    @cached_property
+    def others(self) -> list[Study]:
+        """A study of each further detector; only the first branch of QFR is made there."""
+        folders = (self.out / f"detector_{number}" for number in range(2, 2 + len(self.more)))
+        return [
+            replace(self, checkpoint=checkpoint, out=folder, more=())
+            for checkpoint, folder in zip(self.more, folders, strict=True)
+        ]
+
+    def _preparation(self, settings: Sequence[str]) -> list[Step]:
+        """Detections and features that the runs need."""
         steps = []
         for name, seconds in ((TESTED, 80), (HELD_OUT, 50)):
             title = {TESTED: "test the detector", HELD_OUT: "look at the held-out images"}[name]
             steps.append(
                 Step(title, seconds, partial(self.has, name), partial(self._detections, name))
             )
-        for setting in SETTINGS:
+        for setting in settings:
             steps.append(
                 Step(
                     f"collect features for training, {setting} images",
@@ -100,16 +123,15 @@ class Study:
                     partial(self._cells, setting),
                 )
             )
-        for run in planned_runs(self.size):
-            steps.append(
-                Step(
-                    f"{run.title}, {run.setting} images, seed {run.seed}",
-                    40 if run.setting == "unseen" else 12,
-                    partial(self.has, run.name),
-                    partial(self._run, run),
-                )
-            )
         return steps
+
+    def _step(self, run: Run) -> Step:
+        return Step(
+            f"{run.title}, {run.setting} images, seed {run.seed}",
+            40 if run.setting == "unseen" else 12,
+            partial(self.has, run.name),
+            partial(self._run, run),
+        )
 
     def has(self, name: str) -> bool:
         """Whether some work is finished."""
@@ -191,8 +213,9 @@ class Study:
 
     @cached_property
     def cells(self) -> dict[str, CellCache]:
-        """Features of both settings' training objects."""
-        return {setting: CellCache.load(self.cells_file(setting)) for setting in SETTINGS}
+        """Features of the settings' training objects, as far as they were collected."""
+        files = {setting: self.cells_file(setting) for setting in SETTINGS}
+        return {k: CellCache.load(file) for k, file in files.items() if file.is_file()}
 
     def judge(self, replicates: int) -> dict[str, Any]:
         """Config of the metric, with the thresholds of the detector's config."""
@@ -318,6 +341,9 @@ class Study:
         options = {**self.size.training, "seed": run.seed}
         members = []
         if run.setting == "unseen":
+            if self.size.pretraining:
+                train_branch(detector, self.cells["seen"], self.size.pretraining, **options)
+                report(0.2)
             members = train_folds(detector, cells, steps, self.size.folds, **options)
             report(0.7)
         train_branch(detector, cells, steps, **options)
