@@ -23,6 +23,9 @@ from aqf_det.study import Study, StudySize
 from aqf_det.study.finish import finishing_steps
 from aqf_det.study.progress import duration, run_steps
 
+#: Below this title a page is written by hand.
+NOTES = "## What to keep in mind"
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
@@ -40,7 +43,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=3, help="branches of each kind")
     parser.add_argument("--steps", type=int, help="training steps of a branch")
-    parser.add_argument("--markdown", type=Path, help="also write the report to this file")
+    parser.add_argument(
+        "--markdown", type=Path, help="also write the report to this file, above its notes"
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument(
         "--data-root", help="folder that holds VOCdevkit or demo (default: $AQF_DATA or data)"
@@ -49,6 +54,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--cfg-options", nargs="+", action=DictAction, help="override config entries"
     )
     return parser.parse_args(argv)
+
+
+def notes(page: Path) -> str:
+    """What people wrote below the tables of an earlier report."""
+    if not page.is_file():
+        return ""
+    _, title, text = page.read_text().partition(f"\n{NOTES}\n")
+    return title + text
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -67,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
     taken = run_steps([*study.steps(), *finishing_steps(study, command)])
     text = (out / "results.md").read_text()
     if args.markdown is not None:
-        args.markdown.write_text(text)
+        args.markdown.write_text(text + notes(args.markdown))
     print(f"\nFinished in {duration(taken)}.\n\n{text}\n{out}")
 
 
