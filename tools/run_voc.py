@@ -1,7 +1,7 @@
 """Train, calibrate, test and compare every kind of branch on one frozen detector.
 
 Example:
-    python tools/train.py configs/voc320_gaussian.py --amp
+    python tools/train.py configs/voc320_gaussian.py
     python tools/run_voc.py configs/voc320_gaussian.py work_dirs/voc320_gaussian/epoch_30.pth
 
 Run again after an interruption: finished work is kept.
