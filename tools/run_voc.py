@@ -42,7 +42,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="the same detector trained again with other seeds: their ensemble is measured too",
     )
     parser.add_argument("--seeds", type=int, default=3, help="branches of each kind")
-    parser.add_argument("--steps", type=int, help="training steps of a branch")
+    parser.add_argument(
+        "--pretraining", type=int, help="training steps of a branch on the detector's own images"
+    )
+    parser.add_argument("--steps", type=int, help="its further steps on unseen images")
     parser.add_argument(
         "--markdown", type=Path, help="also write the report to this file, above its notes"
     )
@@ -72,8 +75,8 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     cfg = running.load_config(args.config, options=args.cfg_options, data_root=args.data_root)
     size = StudySize(seeds=args.seeds)
-    if args.steps:
-        size = dataclasses.replace(size, steps=args.steps)
+    given = {name: getattr(args, name) for name in ("steps", "pretraining") if getattr(args, name)}
+    size = dataclasses.replace(size, **given)
     out = args.out or Path(cfg.work_dir) / "study"
     study = Study(cfg, args.checkpoint, out, size, args.held_out, tuple(args.more))
     command = shlex.join(["python", "tools/run_voc.py", *(argv or sys.argv[1:])])

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -90,10 +90,9 @@ class Study:
 
     def steps(self) -> list[Step]:
         """Everything to be done before the report, in order. Seconds are those of one core."""
-        steps = self._preparation(SETTINGS) + [self._step(run) for run in planned_runs(self.size)]
+        steps = self._preparation() + [self._step(run) for run in planned_runs(self.size)]
         for number, other in enumerate(self.others, 2):
-            needed = SETTINGS if self.size.pretraining else ("unseen",)
-            for step in (*other._preparation(needed), other._step(FIRST)):
+            for step in (*other._preparation(), other._step(FIRST)):
                 steps.append(replace(step, title=f"detector {number}: {step.title}"))
         return steps
 
@@ -106,7 +105,7 @@ class Study:
             for checkpoint, folder in zip(self.more, folders, strict=True)
         ]
 
-    def _preparation(self, settings: Sequence[str]) -> list[Step]:
+    def _preparation(self) -> list[Step]:
         """Detections and features that the runs need."""
         steps = []
         for name, seconds in ((TESTED, 80), (HELD_OUT, 50)):
@@ -114,7 +113,7 @@ class Study:
             steps.append(
                 Step(title, seconds, partial(self.has, name), partial(self._detections, name))
             )
-        for setting in settings:
+        for setting in SETTINGS:
             steps.append(
                 Step(
                     f"collect features for training, {setting} images",
@@ -213,9 +212,8 @@ class Study:
 
     @cached_property
     def cells(self) -> dict[str, CellCache]:
-        """Features of the settings' training objects, as far as they were collected."""
-        files = {setting: self.cells_file(setting) for setting in SETTINGS}
-        return {k: CellCache.load(file) for k, file in files.items() if file.is_file()}
+        """Features of both settings' training objects."""
+        return {setting: CellCache.load(self.cells_file(setting)) for setting in SETTINGS}
 
     def judge(self, replicates: int) -> dict[str, Any]:
         """Config of the metric, with the thresholds of the detector's config."""
@@ -234,7 +232,7 @@ class Study:
         """A variant's config."""
         cfg = variant_config(self.cfg, variant)
         if variant.has_branch:
-            cfg.model.bbox_head.flow.update(self.size.branch)
+            cfg.model.bbox_head.flow.update({**self.size.branch, **variant.flow})
         cfg.model.test_cfg.n_samples = self.size.samples
         if dropout:
             cfg.model.bbox_head.dropout = DROPOUT
@@ -337,18 +335,27 @@ class Study:
         """Train a run's branch; returns the members of the folds, if there are any."""
         if not run.variant.has_branch:
             return []
-        cells, steps = self.cells[run.setting], self.size.steps
         options = {**self.size.training, "seed": run.seed}
-        members = []
-        if run.setting == "unseen":
-            if self.size.pretraining:
-                train_branch(detector, self.cells["seen"], self.size.pretraining, **options)
-                report(0.2)
-            members = train_folds(detector, cells, steps, self.size.folds, **options)
-            report(0.7)
+        self._pretrain(run, detector, options)
+        report(0.4)
+        if run.setting == "seen":
+            return []
+        cells, steps = self.cells[run.setting], self.size.steps
+        members = train_folds(detector, cells, steps, self.size.folds, **options)
         train_branch(detector, cells, steps, **options)
         report(0.8)
         return members
+
+    def _pretrain(self, run: Run, detector: FlowDetector, options: Mapping[str, Any]) -> None:
+        """Train a branch on the detector's own images, once for both settings."""
+        path = self.run_file(replace(run, setting="seen"), "start.pth")
+        if path.is_file():
+            detector.set_stage(2)
+            detector.bbox_head.branch.load_state_dict(torch.load(path, weights_only=True))
+            return
+        train_branch(detector, self.cells["seen"], self.size.pretraining, **options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(detector.bbox_head.branch.state_dict(), path)
 
     def _held_out(self, detector: FlowDetector, members: list[FlowDetector]) -> HeldOutBoxes:
         """Held-out boxes, each seen by a branch that did not learn from its image."""
