@@ -259,6 +259,11 @@ class Study:
         whole.bbox_head.calibration.load_state_dict(content["calibration"])
         return whole, members
 
+    def held_out_boxes(self, run: Run) -> HeldOutBoxes:
+        """Held-out boxes as a finished run saw them; see `_keeps`."""
+        with output_to(self.log):
+            return self._held_out(*self.trained(run))
+
     # ------------------------------------------------------------------ work
 
     def _detections(self, name: str, report: Report) -> None:
