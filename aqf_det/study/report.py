@@ -222,7 +222,7 @@ def strongest_correlation(base_values: Tensor) -> float:
         -1.0
     """
     every = torch.corrcoef(base_values.clamp(-4.0, 4.0).double().T)
-    row, column = torch.triu_indices(*every.shape, offset=1)
+    row, column = torch.triu_indices(len(every), len(every), offset=1)
     pairs = every[row, column]
     return float(pairs[pairs.abs().argmax()])
 
