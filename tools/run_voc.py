@@ -1,7 +1,7 @@
 """Train, calibrate, test and compare every kind of branch on one frozen detector.
 
 Example:
-    python tools/train.py configs/voc320_gaussian.py --amp
+    python tools/train.py configs/voc320_gaussian.py
     python tools/run_voc.py configs/voc320_gaussian.py work_dirs/voc320_gaussian/epoch_30.pth
 
 Run again after an interruption: finished work is kept.
@@ -23,6 +23,9 @@ from aqf_det.study import Study, StudySize
 from aqf_det.study.finish import finishing_steps
 from aqf_det.study.progress import duration, run_steps
 
+#: Below this title a page is written by hand.
+NOTES = "## What to keep in mind"
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
@@ -31,9 +34,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("checkpoint", help="the detector's weights")
     parser.add_argument("--out", type=Path, help="folder (default: WORK_DIR/study)")
     parser.add_argument("--held-out", help="split of the unseen images (default: that of val)")
+    parser.add_argument(
+        "--more",
+        nargs="+",
+        default=[],
+        metavar="CHECKPOINT",
+        help="the same detector trained again with other seeds: their ensemble is measured too",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="branches of each kind")
-    parser.add_argument("--steps", type=int, help="training steps of a branch")
-    parser.add_argument("--markdown", type=Path, help="also write the report to this file")
+    parser.add_argument(
+        "--pretraining", type=int, help="training steps of a branch on the detector's own images"
+    )
+    parser.add_argument("--steps", type=int, help="its further steps on unseen images")
+    parser.add_argument(
+        "--markdown", type=Path, help="also write the report to this file, above its notes"
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument(
         "--data-root", help="folder that holds VOCdevkit or demo (default: $AQF_DATA or data)"
@@ -44,6 +59,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def notes(page: Path) -> str:
+    """What people wrote below the tables of an earlier report."""
+    if not page.is_file():
+        return ""
+    _, title, text = page.read_text().partition(f"\n{NOTES}\n")
+    return title + text
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the study and print its report."""
     args = parse_args(argv)
@@ -52,15 +75,15 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     cfg = running.load_config(args.config, options=args.cfg_options, data_root=args.data_root)
     size = StudySize(seeds=args.seeds)
-    if args.steps:
-        size = dataclasses.replace(size, steps=args.steps)
+    given = {name: getattr(args, name) for name in ("steps", "pretraining") if getattr(args, name)}
+    size = dataclasses.replace(size, **given)
     out = args.out or Path(cfg.work_dir) / "study"
-    study = Study(cfg, args.checkpoint, out, size, args.held_out)
+    study = Study(cfg, args.checkpoint, out, size, args.held_out, tuple(args.more))
     command = shlex.join(["python", "tools/run_voc.py", *(argv or sys.argv[1:])])
     taken = run_steps([*study.steps(), *finishing_steps(study, command)])
     text = (out / "results.md").read_text()
     if args.markdown is not None:
-        args.markdown.write_text(text)
+        args.markdown.write_text(text + notes(args.markdown))
     print(f"\nFinished in {duration(taken)}.\n\n{text}\n{out}")
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from .gallery import draw_gallery
 from .options import OPTIONS, Option, Predictor, calibrations, hold_out, measure
-from .plan import Run
 from .progress import Step, output_to
 from .report import write_report
-from .run import Study
-from .variants import QFR
+from .run import FIRST, Study
 
 GALLERY = "gallery"
 Report = Callable[[float], None]
@@ -23,7 +22,7 @@ def finishing_steps(study: Study, command: str) -> list[Step]:
         Step(
             "measure options of prediction",
             500,
-            lambda: all(study.has(_entry(option)) for option in _possible(study)),
+            lambda: all(study.has(_entry(study, option)) for option in _possible(study)),
             partial(_measure, study),
         ),
         Step("draw the gallery", 30, partial(study.has, GALLERY), lambda report: _draw(study)),
@@ -33,16 +32,25 @@ def finishing_steps(study: Study, command: str) -> list[Step]:
 
 def _possible(study: Study) -> list[Option]:
     """An ensemble needs two members."""
-    return [option for option in OPTIONS if study.size.seeds > 1 or not option.all_seeds]
+    return [
+        option
+        for option in OPTIONS
+        if (study.size.seeds > 1 or not option.all_seeds)
+        and (study.more or not option.all_detectors)
+    ]
 
 
-def _entry(option: Option) -> str:
-    return f"option_{option.name}"
+def _entry(study: Study, option: Option) -> str:
+    marks = [other.digest for other in study.others] if option.all_detectors else []
+    return "_".join(["option", option.name, *marks])
 
 
 def _predictor(study: Study, option: Option) -> Predictor:
     seeds = range(study.size.seeds if option.all_seeds else 1)
-    found = [study.trained(Run(QFR, option.dropout, "unseen", seed)) for seed in seeds]
+    runs = [replace(FIRST, dropout=option.dropout, seed=seed) for seed in seeds]
+    found = [study.trained(run) for run in runs]
+    if option.all_detectors:
+        found += [other.trained(FIRST) for other in study.others]
     wholes, members = zip(*found, strict=True)
     return Predictor(option, wholes, list(zip(*members, strict=True)))
 
@@ -64,16 +72,18 @@ def _measure(study: Study, report: Report) -> None:
             lambda share: report(0.4 + 0.6 * share),
         )
     for option, result in zip(options, results, strict=True):
-        study.ledger.append(_entry(option), {"title": option.title, **result})
+        study.ledger.append(_entry(study, option), {"title": option.title, **result})
 
 
 def _draw(study: Study) -> None:
     with output_to(study.log):
-        pictures = draw_gallery(study, Run(QFR, False, "unseen", 0))
+        pictures = draw_gallery(study, FIRST)
     study.ledger.append(GALLERY, {"pictures": [path.name for path in pictures]})
 
 
 def _write(study: Study, command: str) -> None:
     entries = study.ledger.entries()
     with output_to(study.log):
-        write_report(study, [entries[_entry(option)] for option in _possible(study)], command)
+        write_report(
+            study, [entries[_entry(study, option)] for option in _possible(study)], command
+        )

@@ -31,6 +31,7 @@ class Option:
         test_cfg: What it changes in the head's ``test_cfg``.
         dropout: Whether it needs a branch trained with dropout.
         all_seeds: Whether the branches of all seeds take part, or only the first.
+        all_detectors: Whether the branches of all detectors take part, or only of the first.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Option:
     test_cfg: Mapping[str, Any] = field(default_factory=dict)
     dropout: bool = False
     all_seeds: bool = False
+    all_detectors: bool = False
 
 
 OPTIONS = (
@@ -47,6 +49,11 @@ OPTIONS = (
     Option("quantile", 'quantile voting (`voting="quantile"`)', {"voting": "quantile"}),
     Option("rescore", "score x (1 - uncertainty) (`rescore=True`)", {"rescore": True}),
     Option("ensemble", "ensemble of the branch's seeds (`ensemble=[...]`)", all_seeds=True),
+    Option(
+        "detectors",
+        "ensemble of separately trained detectors (`ensemble=[...]`)",
+        all_detectors=True,
+    ),
     Option(
         "dropout",
         "MC dropout, boxes averaged over the passes",
@@ -87,7 +94,8 @@ class Predictor:
     ) -> list[Detections]:
         """What is found in the images of a batch; ``fold`` names that of held-out images."""
         detectors = self.wholes if fold is None else self.folds[fold]
-        members = [Member(detector, True) for detector in detectors]
+        own = self.option.all_detectors
+        members = [Member(found, number == 0 or not own) for number, found in enumerate(detectors)]
         seen = [view for view in views if self.options.flip or not view.flipped]
         return detect_in_views(seen, samples, members, self.options)
 
@@ -101,7 +109,7 @@ def hold_out(
     """Held-out boxes of every option, each seen by branches that did not learn from its image.
 
     Args:
-        predictors: The options; all detectors share one trunk.
+        predictors: The options; their first detectors share one trunk.
         loader: Held-out images.
         judge: Config of the `BoxUncertaintyMetric` whose pairs are taken.
         report: Called with the finished share.
@@ -151,7 +159,7 @@ def measure(
     """Test every option; returns mAP (``points``) and scores ``before`` and ``after`` calibration.
 
     Args:
-        predictors: The options; all detectors share one trunk.
+        predictors: The options; their first detectors share one trunk.
         calibrated: Their calibrations.
         loader: Test images.
         judge: Config of the `BoxUncertaintyMetric`.

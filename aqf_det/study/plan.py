@@ -58,8 +58,11 @@ class StudySize:
     Attributes:
         seeds: Branches of each kind.
         folds: Folds of the unseen images: each is predicted by a branch that learned from others.
-        steps: Training steps of a branch.
-        branch: Size of a branch, options of its ``flow``; held-out images are few, so it is small.
+        pretraining: Training steps of a branch on the detector's own images. With "seen" images
+            that is all; with "unseen" ones, which are fewer, it is where the training starts.
+        steps: Further steps on unseen images.
+        branch: Size of a branch, options of its ``flow``. It is told where the picture ends:
+            objects that are cut there err to one side only.
         training: Further options of :func:`~aqf_det.engine.cached_branch.train_branch`.
         rounds: Passes over the images of each setting, with random augmentation, that collect
             features for training.
@@ -74,8 +77,11 @@ class StudySize:
 
     seeds: int = 3
     folds: int = 5
-    steps: int = 300
-    branch: Mapping[str, Any] = field(default_factory=lambda: {"width": 64, "hidden": (64,)})
+    pretraining: int = 3000
+    steps: int = 150
+    branch: Mapping[str, Any] = field(
+        default_factory=lambda: {"width": 128, "hidden": (128,), "borders": True}
+    )
     training: Mapping[str, Any] = field(default_factory=lambda: {"batch_size": 128})
     rounds: Mapping[str, int] = field(default_factory=lambda: {"unseen": 5, "seen": 2})
     passes: int = 10

@@ -6,8 +6,8 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ from .variants import DETECTOR, QFR, Variant, build_detector, variant_config
 Report = Callable[[float], None]
 #: Names of the detector's own results among the finished work.
 TESTED, HELD_OUT = "detector_test", "detector_held_out"
+#: The run that options of prediction, pictures and ensembles start from.
+FIRST = Run(QFR, False, "unseen", 0)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Study:
         out: The folder.
         size: How much of everything.
         held_out: Split of the held-out images, where it is not that of ``val_dataloader``.
+        more: Weights of the same detector trained again, for an ensemble.
     """
 
     cfg: Config
@@ -66,9 +69,11 @@ class Study:
     out: Path
     size: StudySize = StudySize()
     held_out: str | None = None
+    more: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_checkpoint_path(self.checkpoint)
+        for checkpoint in (self.checkpoint, *self.more):
+            check_checkpoint_path(checkpoint)
         self.check_data()
 
     def check_data(self) -> None:
@@ -85,6 +90,23 @@ class Study:
 
     def steps(self) -> list[Step]:
         """Everything to be done before the report, in order. Seconds are those of one core."""
+        steps = self._preparation() + [self._step(run) for run in planned_runs(self.size)]
+        for number, other in enumerate(self.others, 2):
+            for step in (*other._preparation(), other._step(FIRST)):
+                steps.append(replace(step, title=f"detector {number}: {step.title}"))
+        return steps
+
+    @cached_property
+    def others(self) -> list[Study]:
+        """A study of each further detector; only the first branch of QFR is made there."""
+        folders = (self.out / f"detector_{number}" for number in range(2, 2 + len(self.more)))
+        return [
+            replace(self, checkpoint=checkpoint, out=folder, more=())
+            for checkpoint, folder in zip(self.more, folders, strict=True)
+        ]
+
+    def _preparation(self) -> list[Step]:
+        """Detections and features that the runs need."""
         steps = []
         for name, seconds in ((TESTED, 80), (HELD_OUT, 50)):
             title = {TESTED: "test the detector", HELD_OUT: "look at the held-out images"}[name]
@@ -100,16 +122,15 @@ class Study:
                     partial(self._cells, setting),
                 )
             )
-        for run in planned_runs(self.size):
-            steps.append(
-                Step(
-                    f"{run.title}, {run.setting} images, seed {run.seed}",
-                    40 if run.setting == "unseen" else 12,
-                    partial(self.has, run.name),
-                    partial(self._run, run),
-                )
-            )
         return steps
+
+    def _step(self, run: Run) -> Step:
+        return Step(
+            f"{run.title}, {run.setting} images, seed {run.seed}",
+            40 if run.setting == "unseen" else 12,
+            partial(self.has, run.name),
+            partial(self._run, run),
+        )
 
     def has(self, name: str) -> bool:
         """Whether some work is finished."""
@@ -211,7 +232,7 @@ class Study:
         """A variant's config."""
         cfg = variant_config(self.cfg, variant)
         if variant.has_branch:
-            cfg.model.bbox_head.flow.update(self.size.branch)
+            cfg.model.bbox_head.flow.update({**self.size.branch, **variant.flow})
         cfg.model.test_cfg.n_samples = self.size.samples
         if dropout:
             cfg.model.bbox_head.dropout = DROPOUT
@@ -237,6 +258,11 @@ class Study:
             detector.eval()
         whole.bbox_head.calibration.load_state_dict(content["calibration"])
         return whole, members
+
+    def held_out_boxes(self, run: Run) -> HeldOutBoxes:
+        """Held-out boxes as a finished run saw them; see `_keeps`."""
+        with output_to(self.log):
+            return self._held_out(*self.trained(run))
 
     # ------------------------------------------------------------------ work
 
@@ -314,15 +340,27 @@ class Study:
         """Train a run's branch; returns the members of the folds, if there are any."""
         if not run.variant.has_branch:
             return []
-        cells, steps = self.cells[run.setting], self.size.steps
         options = {**self.size.training, "seed": run.seed}
-        members = []
-        if run.setting == "unseen":
-            members = train_folds(detector, cells, steps, self.size.folds, **options)
-            report(0.7)
+        self._pretrain(run, detector, options)
+        report(0.4)
+        if run.setting == "seen":
+            return []
+        cells, steps = self.cells[run.setting], self.size.steps
+        members = train_folds(detector, cells, steps, self.size.folds, **options)
         train_branch(detector, cells, steps, **options)
         report(0.8)
         return members
+
+    def _pretrain(self, run: Run, detector: FlowDetector, options: Mapping[str, Any]) -> None:
+        """Train a branch on the detector's own images, once for both settings."""
+        path = self.run_file(replace(run, setting="seen"), "start.pth")
+        if path.is_file():
+            detector.set_stage(2)
+            detector.bbox_head.branch.load_state_dict(torch.load(path, weights_only=True))
+            return
+        train_branch(detector, self.cells["seen"], self.size.pretraining, **options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(detector.bbox_head.branch.state_dict(), path)
 
     def _held_out(self, detector: FlowDetector, members: list[FlowDetector]) -> HeldOutBoxes:
         """Held-out boxes, each seen by a branch that did not learn from its image."""

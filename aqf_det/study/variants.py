@@ -47,8 +47,12 @@ GAUSSIANS = (
 QFR = Variant(
     "qfr", "QFR (quantile flow)", {"kind": "quantile", "transformer": "spline"}, gaussian=False
 )
+# The units of the joint flow's network are dealt out to the four sides.
 AR_QFR = Variant(
-    "qfr_ar", "AR-QFR (joint flow)", {**QFR.flow, "dependence": "autoregressive"}, gaussian=False
+    "qfr_ar",
+    "AR-QFR (joint flow)",
+    {**QFR.flow, "dependence": "autoregressive", "hidden": (512,)},
+    gaussian=False,
 )
 CDFR = Variant("cdfr", "CDFR (CDF flow)", {**QFR.flow, "kind": "cdf"}, gaussian=False)
 
