@@ -10,7 +10,7 @@ import numpy as np
 from ..datasets.time_series import TimeSeries
 from .comparison import mean_of, number, table
 from .forecast_scoring import share_of_wins
-from .forecasting import METHODS, NAIVE
+from .forecasting import METHODS, NAIVE, VIEWS
 from .records import Record
 
 __all__ = ["draw_bands", "forecast_page", "write_report"]
@@ -194,22 +194,28 @@ def _quarters(results: Results) -> str:
 
 
 def _paths(results: Results) -> str:
-    """Joint paths beside paths as they were rolled out."""
+    """Every way to read off a step, and joint paths beside those as they were rolled out."""
     rows = []
     for method in _present(results):
         records = [r for r in _of(results, method) if "rolled_energy" in r]
-        if records:
-            names = ("some_check_score", "rolled_check_score", "energy", "rolled_energy")
-            digits = (2, 2, 4, 4)
-            means = [number(mean_of(records, n), d) for n, d in zip(names, digits, strict=True)]
-            rows.append([METHODS[method].title, *means])
+        if not records:
+            continue
+        row = [METHODS[method].title]
+        for view in VIEWS:
+            known = [r["views"][view] for r in records if view in r["views"]]
+            row.append(number(float(np.mean(known)), 2) if known else "-")
+        row.append(", ".join(dict.fromkeys(r["chosen"] for r in records)))
+        row += [number(mean_of(records, n), 4) for n in ("energy", "rolled_energy")]
+        rows.append(row)
     if not rows:
         return ""
-    header = ["method", "CHK", "CHK rolled out", "energy", "energy rolled out"]
+    header = ["method", *(f"CHK {view}" for view in VIEWS), "chosen", "energy", "energy rolled"]
     return (
-        "Final paths beside paths as they were rolled out step by step, without recalibration, on "
-        "some of the windows; the energy score judges whole paths, relative to the mean value:\n\n"
-        + table(header, rows)
+        "Check score without recalibration of each way to read off a step (the network forecasts "
+        "it directly, the paths are rolled out step by step, the mean of both), and the one that "
+        "held-out windows before the test span chose. The energy score judges final paths and "
+        "paths as they were rolled out as a whole, on some of the windows, relative to the mean "
+        "value:\n\n" + table(header, rows)
     )
 
 
