@@ -204,17 +204,17 @@ def _paths(results: Results) -> str:
         for view in VIEWS:
             known = [r["views"][view] for r in records if view in r["views"]]
             row.append(number(float(np.mean(known)), 2) if known else "-")
-        row.append(", ".join(dict.fromkeys(r["chosen"] for r in records)))
+        row.append(", ".join(dict.fromkeys(r["used"] for r in records)))
         row += [number(mean_of(records, n), 4) for n in ("energy", "rolled_energy")]
         rows.append(row)
     if not rows:
         return ""
-    header = ["method", *(f"CHK {view}" for view in VIEWS), "chosen", "energy", "energy rolled"]
+    header = ["method", *(f"CHK {view}" for view in VIEWS), "used", "energy", "energy rolled"]
     return (
         "Check score without recalibration of each way to read off a step (the network forecasts "
-        "it directly, the paths are rolled out step by step, the mean of both), and the one that "
-        "held-out windows before the test span chose. The energy score judges final paths and "
-        "paths as they were rolled out as a whole, on some of the windows, relative to the mean "
+        "it directly, the paths are rolled out step by step, the mean of both), and the one in "
+        "use. The energy score judges whole paths, the final ones and those as they were rolled "
+        "out, on some of the windows and relative to the mean "
         "value:\n\n" + table(header, rows)
     )
 

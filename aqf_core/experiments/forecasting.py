@@ -199,7 +199,8 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
     scores = score_table(table, truth, index)
     # Without recalibration, in each way that a step can be read off.
     views = {}
-    for view in VIEWS if model.settings.marginals == "auto" else (fitted.shape.marginals,):
+    every = fitted.network.output.exact and model.settings.marginals != "rolled"
+    for view in VIEWS if every else (fitted.shape.marginals,):
         bare = fitted.raw().seen_as(view).finish(*windows.places, rolled)
         views[view] = score_table(table_of(bare), truth, index)
     raw = views[fitted.shape.marginals]
@@ -208,7 +209,7 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
         later = fitted.sample(*windows.apart.places, study.paths, seed)
         scores["later"] = _apart(table_of(later), windows.apart)
     return scores | {
-        "chosen": fitted.shape.marginals,
+        "used": fitted.shape.marginals,
         "views": {view: s["check_score"] for view, s in views.items()},
         "raw": {name: raw[name] for name in RAW},
         "energy": path_energy(paths[some], truth[some]),

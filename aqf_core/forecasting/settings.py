@@ -66,7 +66,7 @@ class Settings:
     flat: bool = False
     patience: float = 0.4
     unknown: float = 0.05
-    marginals: str = "auto"
+    marginals: str = "both"
     weighting: float = 0.5
     validation: int | None = None
     recalibrate: str = "spline"
