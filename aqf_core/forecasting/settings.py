@@ -38,7 +38,7 @@ class Settings:
             from their own values), "direct" (the network forecasts the step from what is known at
             the origin: exact quantiles, no sampling), "both", the mean of their quantiles, or
             "auto", the one of the three with the lowest quantile loss on held-out windows.
-        weighting: windows are drawn in proportion to this power of their scale.
+        weighting: windows are drawn in proportion to this power of their scale; 1 is DeepAR's rule.
         validation: steps at the end of each series that do not train but stop training and
             recalibrate; None: fourteen horizons (more if there are few series), but at most a
             quarter of the shortest series.
@@ -67,7 +67,7 @@ class Settings:
     patience: float = 0.4
     unknown: float = 0.05
     marginals: str = "both"
-    weighting: float = 0.5
+    weighting: float = 0.0
     validation: int | None = None
     recalibrate: str = "spline"
     refit: float = 0.25
