@@ -259,10 +259,11 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
     fitted = Fitted(
         network, shape, names, moments, support, None, data, history, torch.device(device)
     )
-    forecasts = held_forecasts(fitted, held, seed)
-    if marginals == "auto":
-        fitted = fitted.seen_as(choose_marginals(forecasts))
-    fitted.recalibration = recalibrate(fitted.shape.marginals, settings.recalibrate, forecasts)
+    if marginals == "auto" or settings.recalibrate != "none":
+        forecasts = held_forecasts(fitted, held, seed)
+        if marginals == "auto":
+            fitted = fitted.seen_as(choose_marginals(forecasts))
+        fitted.recalibration = recalibrate(fitted.shape.marginals, settings.recalibrate, forecasts)
     again = round(settings.refit * history.best_step)
     if again and len(held[0]) and not history.interrupted:
         rate = REFIT_RATE * plan.learning_rate
