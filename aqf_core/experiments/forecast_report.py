@@ -111,9 +111,9 @@ def _apart(data: TimeSeries, results: Results) -> str:
         if records:
             row = [METHODS[method].title, number(mean_of(records, "nd"), 4)]
             row.append(number(mean_of(records, "rmse")))
-            for entry, digits in (("check_score", 2), ("coverage_80", 3)):
-                there = entry in records[0]
-                row.append(number(mean_of(records, entry), digits) if there else "-")
+            there = "check_score" in records[0]
+            row.append(_check(mean_of(records, "check_score")) if there else "-")
+            row.append(number(mean_of(records, "coverage_80")) if there else "-")
             rows.append(row)
     if not rows:
         return ""
@@ -129,7 +129,8 @@ def _scores(results: Results) -> str:
         if method in NAIVE:
             row += ["-"] * 5
         else:
-            row += [_spread(records, "check_score", 2), _spread(records, "wql", 4)]
+            digits = _digits(mean_of(records, "check_score"))
+            row += [_spread(records, "check_score", digits), _spread(records, "wql", 4)]
             row += [number(mean_of(records, f"coverage_{c}")) for c in (50, 80, 90)]
         rows.append([*row, _seconds(records)])
     header = ["method", "ND", "RMSE", "CHK", "wQL", "50 %", "80 %", "90 %", "fit, s"]
@@ -140,6 +141,15 @@ def _spread(records: Results, entry: str, digits: int) -> str:
     values = [r[entry] for r in records]
     mean = number(float(np.mean(values)), digits)
     return f"{mean} ± {number(float(np.std(values, ddof=1)), digits)}" if len(values) > 1 else mean
+
+
+def _digits(score: float) -> int:
+    """Digits behind the point of a score in the units of the series, which may be small."""
+    return 2 if abs(score) >= 10 else 4
+
+
+def _check(score: float) -> str:
+    return number(score, _digits(score))
 
 
 def _seconds(records: Results) -> str:
@@ -160,8 +170,8 @@ def _coverage(results: Results) -> str:
         rows.append(
             [
                 METHODS[method].title,
-                number(raw, 2),
-                number(mean_of(records, "check_score"), 2),
+                _check(raw),
+                _check(mean_of(records, "check_score")),
                 f"{number(before.mean())} ({number(before.min())}-{number(before.max())})",
                 f"{number(after.mean())} ({number(after.min())}-{number(after.max())})",
             ]
@@ -183,9 +193,9 @@ def _quarters(results: Results) -> str:
         if not records or len(records[0]["by_origin"]) < 4:
             continue
         row = [METHODS[method].title]
-        for entry, digits in (("by_origin", 2), ("coverage_by_origin", 3)):
+        for entry, shown in (("by_origin", _check), ("coverage_by_origin", number)):
             parts = np.array_split(np.mean([r[entry] for r in records], axis=0), 4)
-            row += [number(float(part.mean()), digits) for part in parts]
+            row += [shown(float(part.mean())) for part in parts]
         rows.append(row)
     if not rows:
         return ""
@@ -203,7 +213,7 @@ def _paths(results: Results) -> str:
         row = [METHODS[method].title]
         for view in VIEWS:
             known = [r["views"][view] for r in records if view in r["views"]]
-            row.append(number(float(np.mean(known)), 2) if known else "-")
+            row.append(_check(float(np.mean(known))) if known else "-")
         row.append(", ".join(dict.fromkeys(r["used"] for r in records)))
         row += [number(mean_of(records, n), 4) for n in ("energy", "rolled_energy")]
         rows.append(row)
