@@ -10,7 +10,7 @@ import numpy as np
 from ..datasets.time_series import TimeSeries
 from .comparison import mean_of, number, table
 from .forecast_scoring import share_of_wins
-from .forecasting import METHODS, NAIVE
+from .forecasting import METHODS, NAIVE, VIEWS
 from .records import Record
 
 __all__ = ["draw_bands", "forecast_page", "write_report"]
@@ -111,9 +111,9 @@ def _apart(data: TimeSeries, results: Results) -> str:
         if records:
             row = [METHODS[method].title, number(mean_of(records, "nd"), 4)]
             row.append(number(mean_of(records, "rmse")))
-            for entry, digits in (("check_score", 2), ("coverage_80", 3)):
-                there = entry in records[0]
-                row.append(number(mean_of(records, entry), digits) if there else "-")
+            there = "check_score" in records[0]
+            row.append(_check(mean_of(records, "check_score")) if there else "-")
+            row.append(number(mean_of(records, "coverage_80")) if there else "-")
             rows.append(row)
     if not rows:
         return ""
@@ -129,7 +129,8 @@ def _scores(results: Results) -> str:
         if method in NAIVE:
             row += ["-"] * 5
         else:
-            row += [_spread(records, "check_score", 2), _spread(records, "wql", 4)]
+            digits = _digits(mean_of(records, "check_score"))
+            row += [_spread(records, "check_score", digits), _spread(records, "wql", 4)]
             row += [number(mean_of(records, f"coverage_{c}")) for c in (50, 80, 90)]
         rows.append([*row, _seconds(records)])
     header = ["method", "ND", "RMSE", "CHK", "wQL", "50 %", "80 %", "90 %", "fit, s"]
@@ -140,6 +141,15 @@ def _spread(records: Results, entry: str, digits: int) -> str:
     values = [r[entry] for r in records]
     mean = number(float(np.mean(values)), digits)
     return f"{mean} ± {number(float(np.std(values, ddof=1)), digits)}" if len(values) > 1 else mean
+
+
+def _digits(score: float) -> int:
+    """Digits behind the point of a score in the units of the series, which may be small."""
+    return 2 if abs(score) >= 10 else 4
+
+
+def _check(score: float) -> str:
+    return number(score, _digits(score))
 
 
 def _seconds(records: Results) -> str:
@@ -160,8 +170,8 @@ def _coverage(results: Results) -> str:
         rows.append(
             [
                 METHODS[method].title,
-                number(raw, 2),
-                number(mean_of(records, "check_score"), 2),
+                _check(raw),
+                _check(mean_of(records, "check_score")),
                 f"{number(before.mean())} ({number(before.min())}-{number(before.max())})",
                 f"{number(after.mean())} ({number(after.min())}-{number(after.max())})",
             ]
@@ -183,9 +193,9 @@ def _quarters(results: Results) -> str:
         if not records or len(records[0]["by_origin"]) < 4:
             continue
         row = [METHODS[method].title]
-        for entry, digits in (("by_origin", 2), ("coverage_by_origin", 3)):
+        for entry, shown in (("by_origin", _check), ("coverage_by_origin", number)):
             parts = np.array_split(np.mean([r[entry] for r in records], axis=0), 4)
-            row += [number(float(part.mean()), digits) for part in parts]
+            row += [shown(float(part.mean())) for part in parts]
         rows.append(row)
     if not rows:
         return ""
@@ -194,22 +204,28 @@ def _quarters(results: Results) -> str:
 
 
 def _paths(results: Results) -> str:
-    """Joint paths beside paths as they were rolled out."""
+    """Every way to read off a step, and joint paths beside those as they were rolled out."""
     rows = []
     for method in _present(results):
         records = [r for r in _of(results, method) if "rolled_energy" in r]
-        if records:
-            names = ("some_check_score", "rolled_check_score", "energy", "rolled_energy")
-            digits = (2, 2, 4, 4)
-            means = [number(mean_of(records, n), d) for n, d in zip(names, digits, strict=True)]
-            rows.append([METHODS[method].title, *means])
+        if not records:
+            continue
+        row = [METHODS[method].title]
+        for view in VIEWS:
+            known = [r["views"][view] for r in records if view in r["views"]]
+            row.append(_check(float(np.mean(known))) if known else "-")
+        row.append(", ".join(dict.fromkeys(r["used"] for r in records)))
+        row += [number(mean_of(records, n), 4) for n in ("energy", "rolled_energy")]
+        rows.append(row)
     if not rows:
         return ""
-    header = ["method", "CHK", "CHK rolled out", "energy", "energy rolled out"]
+    header = ["method", *(f"CHK {view}" for view in VIEWS), "used", "energy", "energy rolled"]
     return (
-        "Final paths beside paths as they were rolled out step by step, without recalibration, on "
-        "some of the windows; the energy score judges whole paths, relative to the mean value:\n\n"
-        + table(header, rows)
+        "Check score without recalibration of each way to read off a step (the network forecasts "
+        "it directly, the paths are rolled out step by step, the mean of both), and the one in "
+        "use. The energy score judges whole paths, the final ones and those as they were rolled "
+        "out, on some of the windows and relative to the mean "
+        "value:\n\n" + table(header, rows)
     )
 
 

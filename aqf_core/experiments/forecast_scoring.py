@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
+from ..forecasting.forecast import path_quantiles
 from .records import Record
 from .scoring import energy
 
@@ -106,7 +107,7 @@ def path_energy(paths: Array, truth: Array) -> float:
 
 def table_of(paths: Array) -> Array:
     """Quantiles (W, H, 199) at `LEVELS` of paths (W, n, H)."""
-    return np.moveaxis(np.quantile(paths, LEVELS, axis=1, method="hazen"), 0, -1)
+    return path_quantiles(paths, LEVELS)
 
 
 def share_of_wins(ours: Array, theirs: Array, tolerance: float = 0.05) -> tuple[float, ...]:

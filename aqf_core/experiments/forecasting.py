@@ -21,11 +21,9 @@ from ..forecasting import (
     read_series,
 )
 from ..forecasting.distributed import rank, wait
-from ..metrics import check_score
 from ..validation import lookup
 from .forecast_scoring import (
     LEVELS,
-    PERCENT,
     path_energy,
     score_points,
     score_table,
@@ -43,6 +41,7 @@ Array = NDArray[np.float64]
 SHOWN_SERIES, SHOWN_WINDOWS = 3, 3
 # Windows whose joint paths are drawn and judged; single steps are judged on all windows.
 PATH_WINDOWS = 300
+VIEWS = ("direct", "rolled", "both")
 
 
 @dataclass(frozen=True)
@@ -192,27 +191,29 @@ def _network(kind: type[Forecaster], **options: Any) -> Callable[..., Record]:
 def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Record:
     """Scores of a fitted forecaster, before and after recalibration, and bands to draw."""
     fitted, truth, index = model.fitted_, windows.truth(), windows.index
-    table = fitted.raw().quantiles(*windows.places, LEVELS, study.paths, seed)
-    raw = scores = score_table(table, truth, index)
-    if fitted.recalibration is not None:
-        table = fitted.quantiles(*windows.places, LEVELS, study.paths, seed)
-        scores = score_table(table, truth, index)
-    # Joint paths, and paths as they were rolled out, of some of the windows.
-    some = windows.some(PATH_WINDOWS)
-    places = windows.data, index[some], windows.origins[some]
     began = time.process_time()
-    paths = fitted.sample(*places, study.paths, seed)
+    rolled = fitted.rolled_out(*windows.places, study.paths, seed)
+    paths = fitted.finish(*windows.places, rolled)
     drawing = time.process_time() - began
-    rolled = fitted.rolled_out(*places, study.paths, seed)
+    table = table_of(paths)
+    scores = score_table(table, truth, index)
+    # Without recalibration, in each way that a step can be read off.
+    views = {}
+    every = fitted.network.output.exact and model.settings.marginals != "rolled"
+    for view in VIEWS if every else (fitted.shape.marginals,):
+        bare = fitted.raw().seen_as(view).finish(*windows.places, rolled)
+        views[view] = score_table(table_of(bare), truth, index)
+    raw = views[fitted.shape.marginals]
+    some = windows.some(PATH_WINDOWS)
     if windows.apart is not None:
-        later = fitted.quantiles(*windows.apart.places, LEVELS, study.paths, seed)
-        scores["later"] = _apart(later, windows.apart)
+        later = fitted.sample(*windows.apart.places, study.paths, seed)
+        scores["later"] = _apart(table_of(later), windows.apart)
     return scores | {
+        "used": fitted.shape.marginals,
+        "views": {view: s["check_score"] for view, s in views.items()},
         "raw": {name: raw[name] for name in RAW},
-        "energy": path_energy(paths, truth[some]),
-        "rolled_energy": path_energy(rolled, truth[some]),
-        "some_check_score": _check(table[some], truth[some]),
-        "rolled_check_score": _check(table_of(rolled), truth[some]),
+        "energy": path_energy(paths[some], truth[some]),
+        "rolled_energy": path_energy(rolled[some], truth[some]),
         "sample_seconds": round(drawing, 1),
         "trained_steps": fitted.history.steps[-1],
         "bands": _bands(table, truth, windows),
@@ -222,11 +223,6 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
 def _apart(table: Array, windows: Windows) -> Record:
     scores = score_table(table, windows.truth(), windows.index)
     return {name: scores[name] for name in APART}
-
-
-def _check(table: Array, truth: Array) -> float:
-    known = ~np.isnan(truth)
-    return float(check_score(LEVELS[PERCENT], table[known][:, PERCENT], truth[known]))
 
 
 # What is kept of the scores of windows apart, and of those before recalibration.

@@ -17,8 +17,10 @@ from ..levels import fixed_levels
 from ..normal import level_to_base
 from ..progress import progress_bar
 from ..recalibration import Recalibration
-from .calibration import fit_recalibration, repair_paths
+from .calibration import repair_paths
 from .errors import SeriesError
+from .forecast import path_quantiles
+from .held_out import choose_marginals, held_forecasts, recalibrate
 from .network import ForecastNetwork
 from .outputs import make_output
 from .sampling import direct_quantiles, sample_paths
@@ -35,14 +37,13 @@ __all__ = ["Fitted", "build_network", "check_series", "fit_network", "validation
 EVALUATIONS = 40
 # Share of training windows whose horizon is forecast at once, the others step by step.
 BLIND = 0.5
-# Windows read at once when paths are drawn, and held-out windows that recalibrate.
+# Windows read at once when paths are drawn.
 CHUNK = 256
-RECALIBRATION_WINDOWS = 4096
 # Held-out windows per series, or more of them until there are enough for recalibration.
 VALIDATION_WINDOWS = 14
 RECALIBRATION_ENOUGH = 1000
-RECALIBRATION_PATHS = 100
-RECALIBRATION_LEVELS = (np.arange(100) + 0.5) / 100
+# The highest learning rate of the last part of training, relative to that of the first.
+REFIT_RATE = 0.3
 
 Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -102,7 +103,7 @@ class Fitted:
             raise LevelError(f"levels must lie strictly between 0 and 1, got {levels}.")
         if self.shape.marginals != "direct":
             paths = self.sample(data, index, origins, n, seed)
-            return np.moveaxis(np.quantile(paths, u, axis=1, method="hazen"), 0, -1)
+            return path_quantiles(paths, u)
         z = self._repaired(level_to_base(torch.from_numpy(u)))
         parts = [
             direct_quantiles(self.network, batch, self.shape, z, self.support)
@@ -146,8 +147,24 @@ class Fitted:
         self, data: SeriesSet, index: Index, origins: Index, n: int, seed: int
     ) -> NDArray[np.float64]:
         """Paths (W, n, H) as they come from the network, without anything done to them."""
-        bare = replace(self, shape=replace(self.shape, marginals="rolled"), recalibration=None)
+        bare = self.seen_as("rolled").raw()
         return bare.sample(data, index, origins, n, seed)
+
+    def finish(
+        self, data: SeriesSet, index: Index, origins: Index, rolled: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """What `sample` makes of paths (W, n, H) of `rolled_out`."""
+        z = self._repaired(level_to_base(fixed_levels(rolled.shape[1], dtype=torch.float64)))
+        done, parts = 0, []
+        for batch in self._batches(data, index, origins):
+            some = torch.from_numpy(rolled[done : done + len(batch.scale)])
+            done += len(some)
+            parts.append(self._values(batch, some.to(batch.scale), z).double().cpu().numpy())
+        return np.concatenate(parts)
+
+    def seen_as(self, marginals: str) -> Fitted:
+        """The same with other marginals, see `Settings`."""
+        return replace(self, shape=replace(self.shape, marginals=marginals))
 
     def raw(self) -> Fitted:
         """The same without recalibration."""
@@ -218,6 +235,7 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
         )
     weights = scales**settings.weighting
     held = _held_windows(data, validation, horizon)
+    nobody = held[0][:0], held[1][:0]
     seed = forecaster._seed(None)
     device = forecaster._torch_device()
     plan = Plan(
@@ -241,7 +259,20 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
     fitted = Fitted(
         network, shape, names, moments, support, None, data, history, torch.device(device)
     )
-    fitted.recalibration = _recalibration(fitted, settings.recalibrate, held, seed)
+    if marginals == "auto" or settings.recalibrate != "none":
+        forecasts = held_forecasts(fitted, held, seed)
+        if marginals == "auto":
+            fitted = fitted.seen_as(choose_marginals(forecasts))
+        fitted.recalibration = recalibrate(fitted.shape.marginals, settings.recalibrate, forecasts)
+    again = round(settings.refit * history.best_step)
+    if again and len(held[0]) and not history.interrupted:
+        rate = REFIT_RATE * plan.learning_rate
+        last = replace(plan, steps=again, learning_rate=rate, fresh=False, seed=seed + 1)
+        series, origins, scales = source.training_windows(data.lengths)
+        weights = scales**settings.weighting
+        with torch.random.fork_rng():
+            torch.manual_seed(seed + 1)
+            train(network, source, (series, origins, weights), nobody, last, device)
     return fitted
 
 
@@ -344,26 +375,3 @@ def _support(
         if np.nanmin(values) < bounds[0] or np.nanmax(values) > bounds[1]:
             raise SeriesError(f"{data.label(i)} has values outside the support {bounds}.")
     return bounds
-
-
-def _recalibration(
-    fitted: Fitted, kind: str, held: tuple[Index, Index], seed: int
-) -> Recalibration | None:
-    index, origins = held
-    scales = fitted.source(fitted.data).scales(index, origins) if len(index) else np.zeros(0)
-    usable = np.flatnonzero(np.isfinite(scales))
-    if kind == "none" or not len(usable):
-        return None
-    spread = np.linspace(0, len(usable) - 1, min(RECALIBRATION_WINDOWS, len(usable)))
-    pick = usable[spread.round().astype(int)]
-    index, origins = index[pick], origins[pick]
-    if fitted.shape.marginals == "direct":
-        table = fitted.quantiles(fitted.data, index, origins, RECALIBRATION_LEVELS, 0, seed)
-        paths = np.moveaxis(table, -1, 1)
-    else:
-        paths = fitted.sample(fitted.data, index, origins, RECALIBRATION_PATHS, seed)
-    horizon = fitted.shape.horizon
-    truth = np.stack(
-        [fitted.data.values[i][t : t + horizon] for i, t in zip(index, origins, strict=True)]
-    )
-    return fit_recalibration(kind, torch.from_numpy(paths), torch.from_numpy(truth), seed)

@@ -13,7 +13,7 @@ from ..errors import LevelError
 from .errors import SeriesError
 from .frames import Layout
 
-__all__ = ["Forecast", "event_probability"]
+__all__ = ["Forecast", "event_probability", "path_quantiles"]
 
 Array = NDArray[np.float64]
 
@@ -63,8 +63,7 @@ class Forecast:
         wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if wanted.ndim != 1 or not ((wanted > 0) & (wanted < 1)).all():
             raise LevelError(f"levels must lie strictly between 0 and 1, got {levels}.")
-        table = np.quantile(self.samples, wanted, axis=1, method="hazen")
-        return np.moveaxis(table, 0, -1)
+        return path_quantiles(self.samples, wanted)
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Central interval (S, H, 2) of the given coverage."""
@@ -91,6 +90,23 @@ class Forecast:
     def table(self, numbers: Array, columns: Sequence[Any]) -> Any:
         """Numbers (S, H, K) as a pandas frame in the layout of the input."""
         return self.layout.frame(self.names, self.stamps, numbers, columns)
+
+
+def path_quantiles(paths: Array, levels: Array) -> Array:
+    """Quantiles (W, H, K) of paths (W, n, H) at levels (K,): Hazen's, the i-th of n ordered values
+    has the level (i - 1/2) / n.
+
+    Example:
+        >>> path_quantiles(np.arange(4.0).reshape(1, 4, 1), np.array([0.125, 0.5, 0.99]))
+        array([[[0. , 1.5, 3. ]]])
+    """
+    n = paths.shape[1]
+    ordered = np.sort(np.ascontiguousarray(np.moveaxis(paths, 1, -1)), axis=-1)
+    place = np.clip(levels * n - 0.5, 0, n - 1)
+    left = np.minimum(place.astype(int), max(n - 2, 0))
+    share = place - left
+    low, high = ordered[..., left], ordered[..., np.minimum(left + 1, n - 1)]
+    return np.asarray(low + share * (high - low))
 
 
 def event_probability(

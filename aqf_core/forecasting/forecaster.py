@@ -201,6 +201,9 @@ class Forecaster:
     ) -> tuple[Forecast, Array]:
         """Forecasts from several origins inside the series, and what came true.
 
+        The network has learned from the series of `fit`; an honest test passes series that go on
+        after these.
+
         Args:
             series: histories that include the truth; those of `fit` by default.
             windows: number of origins per series; the last horizon ends with the series.

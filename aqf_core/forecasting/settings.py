@@ -36,12 +36,15 @@ class Settings:
         unknown: share of training windows whose series is hidden, for series yet unseen.
         marginals: where the distribution of a step comes from: "rolled" (from paths that step on
             from their own values), "direct" (the network forecasts the step from what is known at
-            the origin: exact quantiles, no sampling), or "both", the mean of their quantiles.
-        weighting: windows are drawn in proportion to this power of their scale.
+            the origin: exact quantiles, no sampling), "both", the mean of their quantiles, or
+            "auto", the one of the three with the lowest quantile loss on held-out windows.
+        weighting: windows are drawn in proportion to this power of their scale; 1 is DeepAR's rule.
         validation: steps at the end of each series that do not train but stop training and
             recalibrate; None: fourteen horizons (more if there are few series), but at most a
             quarter of the shortest series.
         recalibrate: "spline", "isotonic", "conformal" or "none", one map per step of the horizon.
+        refit: steps, relative to those before, of a last part of training that also learns from
+            the held-out windows once these have done their work.
     """
 
     context: int | None = None
@@ -64,9 +67,10 @@ class Settings:
     patience: float = 0.4
     unknown: float = 0.05
     marginals: str = "both"
-    weighting: float = 0.5
+    weighting: float = 0.0
     validation: int | None = None
     recalibrate: str = "spline"
+    refit: float = 0.25
 
 
 PRESETS: dict[str, Settings] = {
@@ -88,14 +92,15 @@ PRESETS: dict[str, Settings] = {
         weighting=1.0,
         steps=3000,
         recalibrate="none",
+        refit=0.0,
     ),
 }
 
-MARGINALS = ("both", "direct", "rolled")
+MARGINALS = ("auto", "both", "direct", "rolled")
 LEAST = {
     "context": 1, "embedding": 1, "levels": 1, "steps": 1, "batch_size": 1, "validation": 0,
     "weight_decay": 0.0, "offset": 0.0, "dropout": 0.0, "averaging": 0.0, "unknown": 0.0,
-    "weighting": 0.0,
+    "weighting": 0.0, "refit": 0.0,
 }  # fmt: skip
 
 

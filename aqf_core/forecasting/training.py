@@ -45,6 +45,7 @@ class Plan:
         unknown: share of windows whose series is hidden, so that new series can be forecast.
         blind: share of windows whose horizon is forecast at once, not step by step.
         flat: keep the rate constant instead.
+        fresh: begin with the least-squares start of the linear base; otherwise go on.
         seed: of the windows and the noise.
     """
 
@@ -59,6 +60,7 @@ class Plan:
     blind: float
     flat: bool
     seed: int
+    fresh: bool = True
 
 
 @dataclass
@@ -69,6 +71,13 @@ class History:
     held_out: list[float] = field(default_factory=list)
     best: float = math.inf
     interrupted: bool = False
+
+    @property
+    def best_step(self) -> int:
+        """The step whose weights are kept."""
+        if not self.held_out:
+            return self.steps[-1] if self.steps else 0
+        return self.steps[int(np.argmin(self.held_out))]
 
 
 def scaled_loss(network: ForecastNetwork, losses: Tensor, batch: Batch) -> Tensor:
@@ -107,7 +116,8 @@ def train(
     """
     draw = _Draw(source, windows, plan, device)
     network.to(device)
-    network.start_from(draw(START_WINDOWS))
+    if plan.fresh:
+        network.start_from(draw(START_WINDOWS))
     model: nn.Module = network
     if is_distributed():
         model = nn.parallel.DistributedDataParallel(network)
