@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..metrics import check_score
 from ..recalibration import Recalibration
 from .calibration import fit_recalibration
+from .forecast import path_quantiles
 from .windows import Index
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def held_forecasts(fitted: Fitted, held: tuple[Index, Index], seed: int) -> Held
     views = {}
     if marginals != "direct":
         paths = fitted.rolled_out(*places, len(LEVELS), seed)
-        views["rolled"] = np.sort(np.ascontiguousarray(np.moveaxis(paths, 1, -1)), axis=-1)
+        views["rolled"] = path_quantiles(paths, LEVELS)
     if marginals != "rolled":
         views["direct"] = fitted.seen_as("direct").quantiles(*places, LEVELS, 0, seed)
     if len(views) == 2:
