@@ -46,6 +46,7 @@ class BagMLP(Conditioner):
         skip: add a linear function of the inputs to the output.
         independent: whether the variables ignore each other even if there are several.
         init_scale: factor on the initial weights of the output layer.
+        sees: which context features each member sees, (K, context) of booleans; None for all.
 
     Example:
         >>> bag = BagMLP(members=4, features=1, context=3, n_params=5)
@@ -58,6 +59,7 @@ class BagMLP(Conditioner):
     skip_weight: Tensor
     seen: Tensor
     seen_skip: Tensor
+    sees: Tensor | None
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class BagMLP(Conditioner):
         skip: bool = True,
         independent: bool = False,
         init_scale: float = 0.1,
+        sees: Tensor | None = None,
     ) -> None:
         super().__init__(features, context, n_params)
         self.members = members
@@ -87,6 +90,11 @@ class BagMLP(Conditioner):
         self.skip = skip
         if skip:
             self._add("skip_weight", (context, outputs), 0.0)
+        self.register_buffer("sees", None if sees is None else sees.float().unsqueeze(-1))
+        if self.sees is not None:
+            # As wide at the start as if the rest did not exist.
+            with torch.no_grad():
+                self.weight0 *= (context / self.sees.sum(1, keepdim=True).clamp_min(1.0)).sqrt()
         # How many units of each hidden layer are final before step t.
         self._below = [[0] + [size] * features for size in hidden]
         if self.sees_variables:
@@ -136,9 +144,14 @@ class BagMLP(Conditioner):
 
     def _inputs(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """What the first layer and the skip see of the context."""
-        first = _affine(context, self.weight0, self.bias0)
-        skip = context @ self.skip_weight if self.skip else context.new_zeros(())
+        first = _affine(context, self._of_context("weight0"), self.bias0)
+        skip = context @ self._of_context("skip_weight") if self.skip else context.new_zeros(())
         return first, skip
+
+    def _of_context(self, name: str) -> Tensor:
+        """Weights of the context features, 0 where a member does not see one."""
+        weight: Tensor = getattr(self, name)
+        return weight if self.sees is None else weight * self.sees
 
     def start(self, batch_shape: Sequence[int], context: Tensor | None = None) -> _State:
         assert context is not None
@@ -177,6 +190,8 @@ class BagMLP(Conditioner):
             for name, p in self._parameters.items()
             if p is not None
         }
+        if self.sees is not None:
+            alone._buffers = self._buffers | {"sees": self.sees[k : k + 1]}
         return alone
 
 

@@ -48,6 +48,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         activation: "silu", "relu" or "elu".
         dropout: share of units dropped after each hidden layer.
         bins: bins of the piecewise-linear encoding of each numerical column.
+        unbinned: share of the members that see numbers without their bins.
         steps: optimiser steps.
         batch_size: rows per member and step.
         learning_rate: highest rate of the cycle.
@@ -72,6 +73,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         activation: str | None = None,
         dropout: Sequence[float] | None = None,
         bins: int | None = None,
+        unbinned: float | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -91,6 +93,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         self.activation = activation
         self.dropout = dropout
         self.bins = bins
+        self.unbinned = unbinned
         self.steps = steps
         self.batch_size = batch_size
         self.learning_rate = learning_rate

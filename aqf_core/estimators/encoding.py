@@ -137,6 +137,14 @@ class FeatureEncoding(nn.Module):
         X[:, number] = (np.clip(X[:, number], low, high) - centre) / scale
         return torch.from_numpy(X)
 
+    @property
+    def unbinned(self) -> Tensor:
+        """Which inputs (width,) are not bins: the numbers themselves, categories, missing marks."""
+        keep = torch.ones(self.width, dtype=torch.bool)
+        first = len(self.number_column)
+        keep[first : first + len(self.bin_column)] = False
+        return keep
+
     def forward(self, rows: Tensor) -> Tensor:
         """Encode standardised rows (..., p) to (..., width)."""
         missing = rows.isnan()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..conditioners.base import Conditioner
 from ..progress import progress_bar
@@ -122,22 +123,35 @@ def _start(recipe: Recipe, X: Array, y: Array, w: Array) -> Fitted:
 def build_model(recipe: Recipe, encoding: FeatureEncoding, outputs: int | None) -> BagModel:
     """A bag with random weights."""
     head = recipe.head()
-    network = _network(recipe, encoding.width, outputs, head)
+    network = _network(recipe, encoding, outputs, head)
     return BagModel(encoding, network, head, outputs, recipe.support)
 
 
-def _network(recipe: Recipe, width: int, outputs: int | None, head: Head) -> Conditioner:
-    s = recipe.settings
+def _network(
+    recipe: Recipe, encoding: FeatureEncoding, outputs: int | None, head: Head
+) -> Conditioner:
+    s, width = recipe.settings, encoding.width
     options: dict[str, Any] = {
         "hidden": s.hidden,
         "activation": s.activation,
         "dropout": s.dropout,
         "skip": s.skip,
+        "sees": _seen_inputs(s, encoding),
     }
     if outputs is not None and recipe.dependence == "gaussian":
         return GaussianChain(s.members, outputs, width, **options)
     alone = recipe.dependence != "flow"
     return BagMLP(s.members, outputs or 1, width, head.n_params, independent=alone, **options)
+
+
+def _seen_inputs(settings: Settings, encoding: FeatureEncoding) -> Tensor | None:
+    """Which inputs each member sees, (K, width), or None if all see everything."""
+    unbinned = encoding.unbinned
+    if not settings.n_unbinned() or bool(unbinned.all()):
+        return None
+    sees = torch.ones(settings.members, encoding.width, dtype=torch.bool)
+    sees[-settings.n_unbinned() :] = unbinned
+    return sees
 
 
 def _rows(fitted: Fitted, X: Array, y: Array, w: Array) -> Rows:

@@ -75,19 +75,34 @@ def check_probabilities(levels: Any, name: str = "level") -> Tensor:
     return u
 
 
-def _map(compute: Callable[[slice], Array], slices: list[slice], workers: int) -> list[Array]:
-    """Results of all slices; whole slices in parallel, because single operations are too short."""
-    workers = min(workers, len(slices))
+def _fill(compute: Callable[[slice], Array], rows: int, slices: list[slice], workers: int) -> Array:
+    """The results (len(slice), ...) of all slices in one array (rows, ...).
+
+    Whole slices run in parallel, because single operations are too short.
+    """
+    first = compute(slices[0])  # before the others: what is cached on first use is made once
+    if len(slices) == 1:
+        return first
+    out = np.empty((rows, *first.shape[1:]))
+    out[slices[0]] = first
+
+    def run(s: slice) -> None:
+        out[s] = compute(s)
+
+    workers = min(workers, len(slices) - 1)
     if workers < 2:
-        return [compute(s) for s in slices]
+        for s in slices[1:]:
+            run(s)
+        return out
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        first = compute(slices[0])  # what is cached on first use is made once
         with ThreadPoolExecutor(workers) as pool:
-            return [first, *pool.map(compute, slices[1:])]
+            for _ in pool.map(run, slices[1:]):  # raises what a slice raised
+                pass
     finally:
         torch.set_num_threads(threads)
+    return out
 
 
 class Prediction:
@@ -124,8 +139,14 @@ class Prediction:
         """
         u = check_probabilities(levels)
         bulk = len(self) * len(u) > BULK
-        values = self._collect(lambda dist, _: self._quantiles(dist, u, bulk), bulk)
-        values = values * self._fitted.scale[..., None] + self._fitted.loc[..., None]
+        fitted = self._fitted
+        loc, scale = torch.tensor(fitted.loc[..., None]), torch.tensor(fitted.scale[..., None])
+
+        def part(dist: ScalarPredictive, _: slice) -> Tensor:
+            # In the units of the data while the slice is in the cache.
+            return self._quantiles(dist, u, bulk).cpu().double() * scale + loc
+
+        values = self._collect(part, bulk)
         return values[..., 0] if np.ndim(levels) == 0 else values
 
     def interval(self, coverage: float = 0.9) -> Array:
@@ -252,8 +273,8 @@ class Prediction:
 
         slices = list(self._slices())
         on_cpu = self._fitted.model.space.loc.device.type == "cpu"
-        parts = _map(part, slices, torch.get_num_threads() if bulk and on_cpu else 1)
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        workers = torch.get_num_threads() if bulk and on_cpu else 1
+        return _fill(part, len(self), slices, workers)
 
     def _slices(self) -> Iterator[slice]:
         size = CHUNK if self._fitted.model.members > 1 else CHUNK_OF_ONE

@@ -23,6 +23,8 @@ class Settings:
         skip: whether a linear function of the inputs is added to the output.
         dropout: share of units dropped after each hidden layer.
         bins: bins of the piecewise-linear encoding of each number; 0 for none.
+        unbinned: share of the members that see numbers without their bins. They are smoother, and
+            err elsewhere.
         levels: quantile levels per row and step where the loss is not in closed form.
         scheme: how these levels are drawn.
         steps: optimiser steps; None: 4000 for a bag, 1000 for one network.
@@ -39,6 +41,7 @@ class Settings:
     skip: bool = True
     dropout: tuple[float, ...] = ()
     bins: int = 8
+    unbinned: float = 0.3
     levels: int = 16
     scheme: str = "lattice"
     steps: int | None = None
@@ -47,6 +50,10 @@ class Settings:
     weight_decay: float = 1e-2
     patience: float = 0.5
     recalibrate: str = "spline"
+
+    def n_unbinned(self) -> int:
+        """How many members see no bins; never the only one."""
+        return min(int(self.unbinned * self.members + 1e-9), self.members - 1)
 
     def batch_for(self, rows: int) -> int:
         """Rows per member and step."""
@@ -104,6 +111,8 @@ def _checked(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least:g}, got {value!r}.")
+    if not 0.0 <= settings.unbinned <= 1.0:
+        raise ValueError(f"unbinned must be a share from 0 to 1, got {settings.unbinned!r}.")
     if not settings.learning_rate > 0:
         raise ValueError(f"learning_rate must be positive, got {settings.learning_rate!r}.")
     return settings

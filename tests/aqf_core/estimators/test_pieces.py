@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from aqf_core import AutoregressiveQuantileFlow, MixturePredictive, QuantileDistribution
+from aqf_core.estimators import QuantileFlowRegressor
 from aqf_core.estimators.bag import BagMLP, GaussianChain
 from aqf_core.estimators.calibrating import pool_variances
 from aqf_core.estimators.counts import PoissonPredictive
@@ -79,6 +80,36 @@ def test_members_are_independent_networks() -> None:
     h[1].sum().backward()
     for p in bag.parameters():
         assert p.grad is not None and (p.grad[0] == 0).all() and (p.grad[2] == 0).all()
+
+
+def test_members_ignore_what_they_do_not_see() -> None:
+    sees = torch.tensor([[True] * 4, [True, False, False, True]])
+    bag = BagMLP(2, 1, 4, 3, sees=sees)
+    torch.nn.init.normal_(bag.skip_weight)
+    x, moved = torch.randn(2, 5, 4, requires_grad=True), torch.tensor([0.0, 1.0, -2.0, 0.0])
+    before, after = bag(x, x), bag(x, x + moved)
+    assert not torch.isclose(before[0], after[0]).any()
+    assert torch.equal(before[1], after[1])
+    before.sum().backward()
+    assert x.grad is not None and bag.weight0.grad is not None
+    assert torch.equal(x.grad.ne(0).any(1), sees)
+    assert torch.equal(bag.weight0.grad.ne(0).any(-1), sees)
+    alone = bag.select(1)
+    assert torch.equal(alone(x[1:], x[1:] + moved), before[1:])
+    assert bag.weight0[1].std() > bag.weight0[0].std()  # fewer inputs, larger weights
+
+
+def test_some_members_of_a_bag_see_no_bins() -> None:
+    X = RNG.normal(size=(60, 3))
+    network = QuantileFlowRegressor(members=4, steps=2, unbinned=0.5).fit(X, X[:, 0]).fitted_.model
+    sees = network.network.sees.squeeze(-1).bool()
+    assert sees[:2].all()
+    assert torch.equal(sees[2:], network.encoding.unbinned.expand(2, -1))
+    assert sees[2:].sum() == 2 * 3
+    alone = QuantileFlowRegressor("fast", steps=2, unbinned=1.0).fit(X, X[:, 0]).fitted_.model
+    assert alone.network.sees is None
+    with pytest.raises(ValueError, match="unbinned must be a share from 0 to 1, got 2"):
+        QuantileFlowRegressor("fast", unbinned=2.0).fit(X, X[:, 0])
 
 
 @pytest.mark.parametrize("kind", ["masked", "gaussian"])
