@@ -11,12 +11,30 @@ from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.registry import PARAM_SCHEDULERS
 
 
-@PARAM_SCHEDULERS.register_module()
-class RestartedMultiStepLR(LRSchedulerMixin, _ParamScheduler):
-    """Multiply the rate by ``gamma`` at each milestone; return to the initial rate at each restart.
+class _EpochLR(LRSchedulerMixin, _ParamScheduler):
+    """A rate that is the initial one times a function of the epoch alone.
 
-    A function of the epoch alone, so a resumed run or one that starts at a later epoch has the rate
-    of an uninterrupted one.
+    A resumed run, or one that starts at a later epoch, has the rate of an uninterrupted one. A
+    checkpoint says how far training was; the shape of the schedule is that of the present config,
+    so a run can be resumed with more epochs.
+    """
+
+    def factor(self, epoch: int) -> float:
+        """Rate at an epoch relative to the initial one."""
+        raise NotImplementedError
+
+    def _get_value(self) -> list[float]:
+        return [value * self.factor(self.last_step) for value in self.base_values]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue at the epoch of a checkpoint."""
+        progress = ("base_values", "last_step", "_global_step", "_last_value")
+        super().load_state_dict({k: v for k, v in state_dict.items() if k in progress})
+
+
+@PARAM_SCHEDULERS.register_module()
+class RestartedMultiStepLR(_EpochLR):
+    """Multiply the rate by ``gamma`` at each milestone; return to the initial rate at each restart.
 
     Args:
         optimizer: The wrapped optimizer.
@@ -39,19 +57,13 @@ class RestartedMultiStepLR(LRSchedulerMixin, _ParamScheduler):
         super().__init__(optimizer, **kwargs)
 
     def factor(self, epoch: int) -> float:
-        """Rate at an epoch relative to the initial one."""
         begun = max((r for r in self.restarts if r <= epoch), default=0)
         return self.gamma ** sum(begun < m <= epoch for m in self.milestones)
 
-    def _get_value(self) -> list[float]:
-        return [value * self.factor(self.last_step) for value in self.base_values]
-
 
 @PARAM_SCHEDULERS.register_module()
-class RestartedCosineLR(LRSchedulerMixin, _ParamScheduler):
+class RestartedCosineLR(_EpochLR):
     """In each stage rise for ``warmup`` epochs, then fall along a cosine: for short trainings.
-
-    A function of the epoch alone, like :class:`RestartedMultiStepLR`.
 
     Args:
         optimizer: The wrapped optimizer.
@@ -83,7 +95,6 @@ class RestartedCosineLR(LRSchedulerMixin, _ParamScheduler):
         super().__init__(optimizer, **kwargs)
 
     def factor(self, epoch: int) -> float:
-        """Rate at an epoch relative to the initial one."""
         stage = max(i for i, start in enumerate(self.bounds[:-1]) if start <= epoch)
         done, length = epoch - self.bounds[stage], self.bounds[stage + 1] - self.bounds[stage]
         if done < self.warmup:
@@ -91,6 +102,3 @@ class RestartedCosineLR(LRSchedulerMixin, _ParamScheduler):
         share = min(1.0, (done - self.warmup) / max(1, length - self.warmup))
         fall = 0.5 * (1 + math.cos(math.pi * share))
         return self.peaks[stage] * (self.final + (1 - self.final) * fall)
-
-    def _get_value(self) -> list[float]:
-        return [value * self.factor(self.last_step) for value in self.base_values]
