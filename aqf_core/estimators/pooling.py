@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -129,7 +130,7 @@ def _tabulate(mixture: MixturePredictive, smooth: bool) -> tuple[Tensor, Tensor,
     t = torch.linspace(-1.0, 1.0, count, dtype=mixture.dtype, device=mixture.device)
     scouts = REACH * (0.45 * t + 0.55 * t**3)
     pooled = members.from_base(scouts.reshape(-1, *[1] * len(members.batch_shape)))
-    pooled = pooled.flatten(0, 1).sort(0).values
+    pooled = _sorted(pooled.flatten(0, 1))
     ranks = torch.linspace(0, len(pooled) - 1, rows, device=mixture.device).round().long()
     x = pooled[ranks]
     z, slope = _base_and_slope(mixture, x)
@@ -142,6 +143,13 @@ def _tabulate(mixture: MixturePredictive, smooth: bool) -> tuple[Tensor, Tensor,
         x.movedim(0, -1).contiguous(),
         slope.movedim(0, -1).contiguous(),
     )
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Sorted along the first dimension; on a CPU NumPy does so several times faster."""
+    if values.device.type != "cpu" or values.requires_grad:
+        return values.sort(0).values
+    return torch.from_numpy(np.sort(values.numpy(), axis=0))
 
 
 def _base_and_slope(mixture: MixturePredictive, x: Tensor) -> tuple[Tensor, Tensor]:
