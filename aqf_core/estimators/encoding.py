@@ -149,18 +149,17 @@ class FeatureEncoding(nn.Module):
         """Encode standardised rows (..., p) to (..., width)."""
         missing = rows.isnan()
         values = rows.masked_fill(missing, 0.0)
-        parts = [values[..., self.number_column]]
+        # index_select, because indexing by a tensor takes several times as long.
+        parts = [values.index_select(-1, self.number_column)]
         if len(self.bin_column):
-            binned = (values[..., self.bin_column] - self.bin_left.to(rows)) * self.bin_inverse.to(
-                rows
-            )
-            parts.append(binned.clamp(0.0, 1.0))
+            binned = values.index_select(-1, self.bin_column).sub_(self.bin_left.to(rows))
+            parts.append(binned.mul_(self.bin_inverse.to(rows)).clamp_(0.0, 1.0))
         if len(self.code_column):
-            same = rows[..., self.code_column] == self.code_value.to(rows)
+            same = rows.index_select(-1, self.code_column) == self.code_value.to(rows)
             parts.append(same.to(rows.dtype))
         if len(self.missing_column):
-            parts.append(missing[..., self.missing_column].to(rows.dtype))
-        return (torch.cat(parts, -1) - self.shift.to(rows)) * self.factor.to(rows)
+            parts.append(missing.index_select(-1, self.missing_column).to(rows.dtype))
+        return torch.cat(parts, -1).sub_(self.shift.to(rows)).mul_(self.factor.to(rows))
 
     def extra_repr(self) -> str:
         return f"bins={self.bins}, width={self.width}"

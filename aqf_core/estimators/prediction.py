@@ -80,29 +80,30 @@ def _fill(compute: Callable[[slice], Array], rows: int, slices: list[slice], wor
 
     Whole slices run in parallel, because single operations are too short.
     """
-    first = compute(slices[0])  # before the others: what is cached on first use is made once
-    if len(slices) == 1:
-        return first
-    out = np.empty((rows, *first.shape[1:]))
-    out[slices[0]] = first
-
-    def run(s: slice) -> None:
-        out[s] = compute(s)
-
-    workers = min(workers, len(slices) - 1)
-    if workers < 2:
-        for s in slices[1:]:
-            run(s)
-        return out
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    workers = min(workers, len(slices) - 1)
     try:
-        with ThreadPoolExecutor(workers) as pool:
-            for _ in pool.map(run, slices[1:]):  # raises what a slice raised
-                pass
+        if workers > 1:
+            torch.set_num_threads(1)
+        first = compute(slices[0])  # before the others: what is cached on first use is made once
+        if len(slices) == 1:
+            return first
+        out = np.empty((rows, *first.shape[1:]))
+        out[slices[0]] = first
+
+        def run(s: slice) -> None:
+            out[s] = compute(s)
+
+        if workers < 2:
+            for s in slices[1:]:
+                run(s)
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                for _ in pool.map(run, slices[1:]):  # raises what a slice raised
+                    pass
+        return out
     finally:
         torch.set_num_threads(threads)
-    return out
 
 
 class Prediction:
