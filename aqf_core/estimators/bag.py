@@ -59,7 +59,7 @@ class BagMLP(Conditioner):
     skip_weight: Tensor
     seen: Tensor
     seen_skip: Tensor
-    sees: Tensor | None
+    mask_context: Tensor | None
 
     def __init__(
         self,
@@ -90,11 +90,12 @@ class BagMLP(Conditioner):
         self.skip = skip
         if skip:
             self._add("skip_weight", (context, outputs), 0.0)
-        self.register_buffer("sees", None if sees is None else sees.float().unsqueeze(-1))
-        if self.sees is not None:
-            # As wide at the start as if the rest did not exist.
-            with torch.no_grad():
-                self.weight0 *= (context / self.sees.sum(1, keepdim=True).clamp_min(1.0)).sqrt()
+        # Stored with the weights, unlike the other masks: it says how they were trained.
+        self.register_buffer("mask_context", None if sees is None else sees.float().unsqueeze(-1))
+        if self.mask_context is not None:
+            # Large at the start as if the other features did not exist.
+            share = self.mask_context.mean(1, keepdim=True).clamp_min(1.0 / context)
+            self.weight0.data /= share.sqrt()
         # How many units of each hidden layer are final before step t.
         self._below = [[0] + [size] * features for size in hidden]
         if self.sees_variables:
@@ -125,7 +126,8 @@ class BagMLP(Conditioner):
 
     def _weight(self, name: str, mask: str) -> Tensor:
         weight: Tensor = getattr(self, name)
-        return weight * getattr(self, mask).to(weight.dtype) if self.sees_variables else weight
+        masked: Tensor | None = getattr(self, mask, None)
+        return weight if masked is None else weight * masked.to(weight.dtype)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         assert context is not None
@@ -144,14 +146,10 @@ class BagMLP(Conditioner):
 
     def _inputs(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """What the first layer and the skip see of the context."""
-        first = _affine(context, self._of_context("weight0"), self.bias0)
-        skip = context @ self._of_context("skip_weight") if self.skip else context.new_zeros(())
-        return first, skip
-
-    def _of_context(self, name: str) -> Tensor:
-        """Weights of the context features, 0 where a member does not see one."""
-        weight: Tensor = getattr(self, name)
-        return weight if self.sees is None else weight * self.sees
+        first = _affine(context, self._weight("weight0", "mask_context"), self.bias0)
+        if not self.skip:
+            return first, context.new_zeros(())
+        return first, context @ self._weight("skip_weight", "mask_context")
 
     def start(self, batch_shape: Sequence[int], context: Tensor | None = None) -> _State:
         assert context is not None
@@ -190,8 +188,8 @@ class BagMLP(Conditioner):
             for name, p in self._parameters.items()
             if p is not None
         }
-        if self.sees is not None:
-            alone._buffers = self._buffers | {"sees": self.sees[k : k + 1]}
+        if self.mask_context is not None:
+            alone._buffers = self._buffers | {"mask_context": self.mask_context[k : k + 1]}
         return alone
 
 

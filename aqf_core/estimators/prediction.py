@@ -86,8 +86,6 @@ def _fill(compute: Callable[[slice], Array], rows: int, slices: list[slice], wor
         if workers > 1:
             torch.set_num_threads(1)
         first = compute(slices[0])  # before the others: what is cached on first use is made once
-        if len(slices) == 1:
-            return first
         out = np.empty((rows, *first.shape[1:]))
         out[slices[0]] = first
 

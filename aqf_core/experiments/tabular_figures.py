@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from .records import Record
 from .tabular import methods_for
 
 __all__ = ["draw_calibration", "draw_crps", "draw_roc", "save_figure", "subplots"]
+
+# A method has the same colour in every panel.
+PALETTE = [f"C{k}" for k in range(7)] + ["olive", "teal", "gold", "navy", "magenta"]
 
 
 def subplots(count: int, size: float = 3.6) -> tuple[Any, list[Any]]:
@@ -54,14 +58,19 @@ def _panels(results: Sequence[Record]) -> tuple[Any, list[tuple[Any, list[Record
 
 
 def draw_crps(results: Sequence[Record], path: Path) -> None:
-    """Bars of the mean CRPS of every method, one panel per data set; QFR is dark."""
+    """Bars of the mean CRPS of every method, one panel per data set; QFR is dark.
+
+    A number in brackets says that the mean is over so many splits only.
+    """
     labels = _labels(results)
     figure, panels = _panels(results)
     for ax, own in panels:
+        splits = Counter(r["method"] for r in own)
         means = {n: mean_of([r for r in own if r["method"] == n], "crps") for n in labels}
         order = sorted((n for n in means if means[n] == means[n]), key=lambda n: -means[n])
         colours = ["#1f4e79" if n == "qfr" else "#9db8d2" for n in order]
-        ax.barh([labels[n] for n in order], [means[n] for n in order], color=colours)
+        few = {n: f" ({splits[n]})" if splits[n] < max(splits.values()) else "" for n in order}
+        ax.barh([labels[n] + few[n] for n in order], [means[n] for n in order], color=colours)
         ax.set_xlabel("CRPS (less is better)")
     save_figure(figure, path)
 
@@ -71,17 +80,18 @@ def draw_calibration(results: Sequence[Record], path: Path) -> None:
     labels = {n: t for n, t in _labels(results).items() if "-" not in n or n == "quantile-forest"}
     levels = percent_levels().numpy()
     figure, panels = _panels(results)
+    drawn: dict[str, Any] = {}
     for ax, own in panels:
-        for name, label in labels.items():
+        for k, (name, label) in enumerate(labels.items()):
             curves = [r["observed"] for r in own if r["method"] == name]
             if curves:
                 gap = np.mean(curves, axis=0) - levels
-                style = {"linewidth": 2.2, "color": "black"} if name == "qfr" else {"linewidth": 1}
-                ax.plot(levels, gap, label=label, **style)
+                colour, width = ("black", 2.2) if name == "qfr" else (PALETTE[k % len(PALETTE)], 1)
+                (drawn[label],) = ax.plot(levels, gap, color=colour, linewidth=width)
         ax.axhline(0, color="grey", linewidth=0.6)
         ax.set_xlabel("level")
         ax.set_ylabel("observed share - level")
-    panels[0][0].legend(fontsize=6)
+    figure.legend(list(drawn.values()), list(drawn), fontsize=7, loc="outside right center")
     save_figure(figure, path)
 
 

@@ -101,13 +101,13 @@ def test_members_ignore_what_they_do_not_see() -> None:
 
 def test_some_members_of_a_bag_see_no_bins() -> None:
     X = RNG.normal(size=(60, 3))
-    network = QuantileFlowRegressor(members=4, steps=2, unbinned=0.5).fit(X, X[:, 0]).fitted_.model
-    sees = network.network.sees.squeeze(-1).bool()
+    model = QuantileFlowRegressor(members=4, steps=2, unbinned=0.5).fit(X, X[:, 0]).fitted_.model
+    sees = model.network.mask_context.squeeze(-1).bool()
     assert sees[:2].all()
-    assert torch.equal(sees[2:], network.encoding.unbinned.expand(2, -1))
+    assert torch.equal(sees[2:], model.encoding.unbinned.expand(2, -1))
     assert sees[2:].sum() == 2 * 3
     alone = QuantileFlowRegressor("fast", steps=2, unbinned=1.0).fit(X, X[:, 0]).fitted_.model
-    assert alone.network.sees is None
+    assert alone.network.mask_context is None
     with pytest.raises(ValueError, match="unbinned must be a share from 0 to 1, got 2"):
         QuantileFlowRegressor("fast", unbinned=2.0).fit(X, X[:, 0])
 
