@@ -47,7 +47,13 @@ def unpack_model(recipe: Recipe, header: dict[str, Any], tensors: dict[str, Tens
     encoding = FeatureEncoding(recipe.settings.bins).set_tables(tables)
     encoding.ranges = tensors["ranges"].numpy()
     model = build_model(recipe, encoding, header["outputs"])
-    model.load_state_dict(state)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError:
+        raise ModelFileError(
+            "the weights in this file do not fit its settings; it was written by another version. "
+            "Fit the model again and save it."
+        ) from None
     recalibration = unpack_recalibration(header["recalibration"], tensors)
     loc, scale = tensors["loc"].numpy(), tensors["scale"].numpy()
     return Fitted(model.to(recipe.device).double().eval(), loc, scale, recalibration)

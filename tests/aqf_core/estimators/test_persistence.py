@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 
 from aqf_core import estimators as est
+from aqf_core.model_files import read, write
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 2, (80, 2))
 Y = RNG.poisson(1 + X[:, 0]).astype(float)
-OPTIONS: dict[str, Any] = {"members": 2, "steps": 8, "random_state": 0}
+OPTIONS: dict[str, Any] = {"members": 2, "unbinned": 0.5, "steps": 8, "random_state": 0}
 MODELS = [
     est.QuantileFlowRegressor(**OPTIONS, hidden=[16], recalibrate="spline"),
     est.CDFFlowRegressor(**OPTIONS, recalibrate="isotonic", support=[0, None]),
@@ -95,6 +96,16 @@ def test_tampering_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(bad)
         with pytest.raises(est.ModelFileError, match="not a readable model file"):
             est.QuantileFlowRegressor.load(path)
+
+
+def test_files_of_other_versions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    est.GaussianRegressor(members=4, unbinned=0.0, steps=2).fit(X, Y).save(path)
+    header, tensors = read(path)
+    del header["settings"]["unbinned"]  # as if it was written before that setting existed
+    write(path, header, tensors)
+    with pytest.raises(est.ModelFileError, match="do not fit its settings; .* Fit the model again"):
+        est.GaussianRegressor.load(path)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
