@@ -11,12 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import DictAction
-
 import aqf_det  # noqa: F401
 from aqf_det.calibration.report import calibration_table
 from aqf_det.calibration.run import calibrate
-from aqf_det.engine import running
+from aqf_det.engine import arguments, running
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -40,15 +38,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help="repair boxes of different sizes (sqrt of the area, px) separately, e.g. 32 96",
     )
     parser.add_argument("--folds", type=int, default=5, help="folds of the printed check")
-    parser.add_argument(
-        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
-    )
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        action=DictAction,
-        help="override config entries, e.g. model.test_cfg.mc_passes=10",
-    )
+    arguments.add_config_options(parser, "model.test_cfg.mc_passes=10")
     args = parser.parse_args(argv)
     if args.out is None:
         path = Path(args.checkpoint)

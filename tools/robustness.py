@@ -14,11 +14,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import DictAction
-
 import aqf_det  # noqa: F401
 from aqf_det.datasets.corruptions import KINDS, MAX_SEVERITY
-from aqf_det.engine import running
+from aqf_det.engine import arguments, running
 from aqf_det.robustness import Sweep, write_report
 from aqf_det.study.progress import run_steps
 
@@ -42,15 +40,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 unless uncertainty grows with every kind"
     )
-    parser.add_argument(
-        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
-    )
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        action=DictAction,
-        help="override config entries, e.g. model.test_cfg.mc_passes=10",
-    )
+    arguments.add_config_options(parser, "model.test_cfg.mc_passes=10")
     return parser.parse_args(argv)
 
 

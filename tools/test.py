@@ -8,13 +8,10 @@ Example:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from mmengine.config import DictAction
-
 import aqf_det  # noqa: F401
-from aqf_det.engine import running
+from aqf_det.engine import arguments, running
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -28,24 +25,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--out",
         help="write the matched pairs here (.npz, for tools/analyze.py), or all predictions (.pkl)",
     )
-    parser.add_argument(
-        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
-    )
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        action=DictAction,
-        help="override config entries, e.g. model.test_cfg.score_thr=0.1",
-    )
-    parser.add_argument(
-        "--launcher",
-        choices=["none", "pytorch", "slurm", "mpi"],
-        default="none",
-        help="job launcher",
-    )
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help=argparse.SUPPRESS)
+    arguments.add_config_options(parser, "model.test_cfg.score_thr=0.1")
+    arguments.add_launcher_options(parser)
     args = parser.parse_args(argv)
-    os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    arguments.set_local_rank(args)
     return args
 
 

@@ -9,13 +9,10 @@ Example:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from mmengine.config import DictAction
-
 import aqf_det  # noqa: F401
-from aqf_det.engine import running
+from aqf_det.engine import arguments, running
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -33,24 +30,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         const="auto",
         help="continue from this checkpoint, or from the latest in the work dir",
     )
-    parser.add_argument(
-        "--data-root", help="folder that holds VOCdevkit, coco or demo (default: $AQF_DATA or data)"
-    )
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        action=DictAction,
-        help="override config entries, e.g. train_dataloader.batch_size=4",
-    )
-    parser.add_argument(
-        "--launcher",
-        choices=["none", "pytorch", "slurm", "mpi"],
-        default="none",
-        help="job launcher",
-    )
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help=argparse.SUPPRESS)
+    arguments.add_config_options(parser, "train_dataloader.batch_size=4")
+    arguments.add_launcher_options(parser)
     args = parser.parse_args(argv)
-    os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    arguments.set_local_rank(args)
     return args
 
 

@@ -38,37 +38,24 @@ train_dataloader = dict(
         pipeline=train_pipeline,
     ),
 )
-val_dataloader = dict(
-    batch_size=8,
-    num_workers=0,
-    persistent_workers=False,
-    drop_last=False,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        ann_file="ImageSets/Main/val.txt",
-        data_prefix=dict(sub_data_root=""),
-        metainfo=metainfo,
-        test_mode=True,
-        pipeline=test_pipeline,
-    ),
-)
-test_dataloader = dict(
-    batch_size=8,
-    num_workers=0,
-    persistent_workers=False,
-    drop_last=False,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        ann_file="ImageSets/Main/test.txt",
-        data_prefix=dict(sub_data_root=""),
-        metainfo=metainfo,
-        test_mode=True,
-        pipeline=test_pipeline,
-    ),
+val_dataloader, test_dataloader = (
+    dict(
+        batch_size=8,
+        num_workers=0,
+        persistent_workers=False,
+        drop_last=False,
+        sampler=dict(type="DefaultSampler", shuffle=False),
+        dataset=dict(
+            type=dataset_type,
+            data_root=data_root,
+            ann_file=f"ImageSets/Main/{split}.txt",
+            data_prefix=dict(sub_data_root=""),
+            metainfo=metainfo,
+            test_mode=True,
+            pipeline=test_pipeline,
+        ),
+    )
+    for split in ("val", "test")
 )
 val_evaluator = [
     dict(type="VOCMetric", metric="mAP", eval_mode="11points"),
