@@ -18,13 +18,11 @@ from pathlib import Path
 from mmengine.config import DictAction
 
 import aqf_det  # noqa: F401
+from aqf_core.experiments.comparison import hand_written
 from aqf_det.engine import running
 from aqf_det.study import Study, StudySize
 from aqf_det.study.finish import finishing_steps
 from aqf_det.study.progress import duration, run_steps
-
-#: Below this title a page is written by hand.
-NOTES = "## What to keep in mind"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -59,14 +57,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def notes(page: Path) -> str:
-    """What people wrote below the tables of an earlier report."""
-    if not page.is_file():
-        return ""
-    _, title, text = page.read_text().partition(f"\n{NOTES}\n")
-    return title + text
-
-
 def main(argv: list[str] | None = None) -> None:
     """Run the study and print its report."""
     args = parse_args(argv)
@@ -83,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     taken = run_steps([*study.steps(), *finishing_steps(study, command)])
     text = (out / "results.md").read_text()
     if args.markdown is not None:
-        args.markdown.write_text(text + notes(args.markdown))
+        args.markdown.write_text(text + hand_written(args.markdown))
     print(f"\nFinished in {duration(taken)}.\n\n{text}\n{out}")
 
 

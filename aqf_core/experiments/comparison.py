@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from .records import Record
 
-__all__ = ["Difference", "mean_of", "number", "paired", "table"]
+__all__ = ["Difference", "hand_written", "mean_of", "number", "paired", "table"]
+
+# Below this title a page is written by hand.
+NOTES = "## What to keep in mind"
+
+
+def hand_written(page: Path) -> str:
+    """What people wrote below the tables of an earlier page, under its own title."""
+    if not page.is_file():
+        return ""
+    _, title, text = page.read_text().partition(f"\n{NOTES}\n")
+    return title + text
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ..forecasting import (
     read_series,
 )
 from ..forecasting.distributed import rank, wait
+from ..forecasting.following import follow
 from ..validation import lookup
 from .forecast_scoring import (
     LEVELS,
@@ -193,10 +194,11 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
     fitted, truth, index = model.fitted_, windows.truth(), windows.index
     began = time.process_time()
     rolled = fitted.rolled_out(*windows.places, study.paths, seed)
-    paths = fitted.finish(*windows.places, rolled)
+    paths, then = follow(fitted, *windows.places, rolled)
     drawing = time.process_time() - began
     table = table_of(paths)
     scores = score_table(table, truth, index)
+    fixed = score_table(table_of(fitted.finish(*windows.places, rolled)), truth, index)
     # Without recalibration, in each way that a step can be read off.
     views = {}
     every = fitted.network.output.exact and model.settings.marginals != "rolled"
@@ -206,12 +208,15 @@ def _judge(model: Forecaster, study: Study, windows: Windows, seed: int) -> Reco
     raw = views[fitted.shape.marginals]
     some = windows.some(PATH_WINDOWS)
     if windows.apart is not None:
-        later = fitted.sample(*windows.apart.places, study.paths, seed)
+        late = then.rolled_out(*windows.apart.places, study.paths, seed)
+        later, _ = follow(then, *windows.apart.places, late)
         scores["later"] = _apart(table_of(later), windows.apart)
     return scores | {
         "used": fitted.shape.marginals,
         "views": {view: s["check_score"] for view, s in views.items()},
+        "views_80": {view: s["coverage_80"] for view, s in views.items()},
         "raw": {name: raw[name] for name in RAW},
+        "fixed": {name: fixed[name] for name in RAW},
         "energy": path_energy(paths[some], truth[some]),
         "rolled_energy": path_energy(rolled[some], truth[some]),
         "sample_seconds": round(drawing, 1),

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..levels import fixed_levels
 from ..normal import base_to_level, level_to_base
 from ..recalibration import Recalibration, make_recalibration
+from .following import LevelMap
 
 __all__ = ["fit_recalibration", "repair_paths"]
 
@@ -86,7 +87,7 @@ def _truth_in_base(paths: Tensor, truth: Tensor, generator: torch.Generator) -> 
     return torch.where(upper > lower, tied, z).squeeze(-1)
 
 
-def repair_paths(paths: Tensor, recalibration: Recalibration) -> Tensor:
+def repair_paths(paths: Tensor, recalibration: Recalibration | LevelMap) -> Tensor:
     """Paths (W, n, H) whose values at each step follow the recalibrated distribution."""
     n, horizon = paths.shape[1:]
     level = _levels(paths)

@@ -19,6 +19,7 @@ from ..progress import progress_bar
 from ..recalibration import Recalibration
 from .calibration import repair_paths
 from .errors import SeriesError
+from .following import LevelMap, follow
 from .forecast import path_quantiles
 from .held_out import choose_marginals, held_forecasts, recalibrate
 from .network import ForecastNetwork
@@ -62,6 +63,9 @@ class Fitted:
         data: the series to go on from.
         history: of the training.
         device: where the network is.
+        stretch: (2, H), see `following`; None until something has come true after training.
+        checked: steps of each series in `data` up to which forecasts were compared with what came
+            true; None for all.
     """
 
     network: ForecastNetwork
@@ -73,6 +77,8 @@ class Fitted:
     data: SeriesSet
     history: History
     device: torch.device
+    stretch: Tensor | None = None
+    checked: Index | None = None
 
     def source(self, data: SeriesSet) -> WindowSource:
         """Windows of series, known or not."""
@@ -134,7 +140,7 @@ class Fitted:
         """Final values of rolled-out paths (B, n, H); z (n, H): base values of their ranks."""
         paths = rolled
         if self.shape.marginals != "direct" and self.recalibration is not None:
-            paths = repair_paths(rolled, self.recalibration)
+            paths = repair_paths(rolled, LevelMap(self.recalibration, self.stretch))
         if self.shape.marginals != "rolled":
             values = direct_quantiles(self.network, batch, self.shape, z, self.support)
             order = rolled.movedim(1, -1).argsort(-1)  # (B, H, n)
@@ -151,12 +157,18 @@ class Fitted:
         return bare.sample(data, index, origins, n, seed)
 
     def finish(
-        self, data: SeriesSet, index: Index, origins: Index, rolled: NDArray[np.float64]
+        self,
+        data: SeriesSet,
+        index: Index,
+        origins: Index,
+        rolled: NDArray[np.float64],
+        source: WindowSource | None = None,
     ) -> NDArray[np.float64]:
-        """What `sample` makes of paths (W, n, H) of `rolled_out`."""
+        """What `sample` makes of paths (W, n, H) of `rolled_out`; `source`: windows of the data, if
+        they are at hand."""
         z = self._repaired(level_to_base(fixed_levels(rolled.shape[1], dtype=torch.float64)))
         done, parts = 0, []
-        for batch in self._batches(data, index, origins):
+        for batch in self._batches(data, index, origins, source):
             some = torch.from_numpy(rolled[done : done + len(batch.scale)])
             done += len(some)
             parts.append(self._values(batch, some.to(batch.scale), z).double().cpu().numpy())
@@ -168,16 +180,51 @@ class Fitted:
 
     def raw(self) -> Fitted:
         """The same without recalibration."""
-        return replace(self, recalibration=None)
+        return replace(self, recalibration=None, stretch=None)
+
+    def update(self, data: SeriesSet, n: int, seed: int) -> None:
+        """Go on with longer series, and learn from forecasts that have come true since.
+
+        Args:
+            data: the series so far with new values at their end.
+            n: paths per forecast.
+            seed: of the paths.
+        """
+        old, horizon = self.data, self.shape.horizon
+        checked = old.lengths if self.checked is None else self.checked
+        before = {name: i for i, name in enumerate(old.names)}
+        done = data.lengths.copy()
+        index, origins = [], []
+        for i, name in enumerate(data.names):
+            if name not in before:
+                continue
+            k = before[name]
+            if data.starts[i] != old.starts[k] or data.lengths[i] < old.lengths[k]:
+                raise SeriesError(
+                    f"{data.label(i)} must begin where it began before and not be shorter; pass "
+                    "its whole history with the new values at its end."
+                )
+            due = np.arange(checked[k], data.lengths[i] - horizon + 1, horizon)
+            done[i] = checked[k] + horizon * len(due)
+            index.append(np.full(len(due), i))
+            origins.append(due)
+        nothing = np.zeros(0, np.int64)
+        where, when = np.concatenate([*index, nothing]), np.concatenate([*origins, nothing])
+        if len(where) and self.recalibration is not None:
+            rolled = self.rolled_out(data, where, when, n, seed)
+            self.stretch = follow(self, data, where, when, rolled)[1].stretch
+        self.data, self.checked = data, done
 
     def _repaired(self, z: Tensor) -> Tensor:
         """Base values (K, H) at which to evaluate the quantile functions of the steps."""
         z = z[:, None].expand(-1, self.shape.horizon)
-        return z if self.recalibration is None else self.recalibration.from_base(z)
+        return LevelMap(self.recalibration, self.stretch).from_base(z)
 
-    def _batches(self, data: SeriesSet, index: Index, origins: Index) -> Iterator[Batch]:
+    def _batches(
+        self, data: SeriesSet, index: Index, origins: Index, source: WindowSource | None = None
+    ) -> Iterator[Batch]:
         self._check(data, index, origins)
-        source = self.source(data)
+        source = source or self.source(data)
         for i in range(0, len(index), CHUNK):
             part = slice(i, i + CHUNK)
             yield source.batch(index[part], origins[part], blind=True).to(self.device)
@@ -267,7 +314,9 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
     again = round(settings.refit * history.best_step)
     if again and len(held[0]) and not history.interrupted:
         rate = REFIT_RATE * plan.learning_rate
-        last = replace(plan, steps=again, learning_rate=rate, fresh=False, seed=seed + 1)
+        last = replace(
+            plan, steps=again, learning_rate=rate, fresh=False, one_step=0.0, seed=seed + 1
+        )
         series, origins, scales = source.training_windows(data.lengths)
         weights = scales**settings.weighting
         with torch.random.fork_rng():

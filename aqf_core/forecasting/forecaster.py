@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import LevelError
 from .errors import NotFittedError, SeriesError
 from .fitting import Fitted, fit_network
+from .following import follow as follow_windows
 from .forecast import Array, Forecast, event_probability
 from .frequency import Frequency, parse_frequency
 from .series import SeriesSet, read_covariates, read_series
@@ -102,6 +103,32 @@ class Forecaster:
     def fit_set(self: Self, data: SeriesSet) -> Self:
         """Learn from series that were read before."""
         self.fitted_ = fit_network(self, data)
+        return self
+
+    def update(
+        self: Self,
+        series: Any,
+        covariates: Any = None,
+        n: int = 100,
+        random_state: int | None = None,
+    ) -> Self:
+        """Go on from longer histories, without training.
+
+        The forecasts that could have been made since the last values known so far are compared with
+        what came true; where intervals covered too little or too much, those to come are wider
+        or narrower, see `following`. `predict` then goes on from the new values.
+
+        Args:
+            series: those of `fit` with new values at their end; new series may be among them.
+            covariates: of these series.
+            n: paths per forecast.
+            random_state: seed; that of the forecaster by default.
+
+        Returns:
+            The forecaster itself.
+        """
+        fitted, data = self._checked(n), self._histories(series, covariates)
+        fitted.update(data, n, self._seed(random_state))
         return self
 
     # Forecasting --------------------------------------------------------------------------------
@@ -198,6 +225,7 @@ class Forecaster:
         covariates: Any = None,
         n: int = 200,
         random_state: int | None = None,
+        follow: bool = True,
     ) -> tuple[Forecast, Array]:
         """Forecasts from several origins inside the series, and what came true.
 
@@ -209,6 +237,8 @@ class Forecaster:
             windows: number of origins per series; the last horizon ends with the series.
             stride: steps between origins; the horizon by default.
             covariates, n, random_state: see `predict`.
+            follow: whether the intervals of an origin follow the forecasts that had come true by
+                then, as with `update`.
 
         Returns:
             A forecast of S * windows entries, series after series, and the truth
@@ -228,7 +258,11 @@ class Forecaster:
             )
         index = np.repeat(np.arange(len(data)), windows)
         origins = np.concatenate([length - back for length in data.lengths])
-        paths = fitted.sample(data, index, origins, n, self._seed(random_state))
+        rolled = fitted.rolled_out(data, index, origins, n, self._seed(random_state))
+        if follow:
+            paths, _ = follow_windows(fitted, data, index, origins, rolled)
+        else:
+            paths = fitted.finish(data, index, origins, rolled)
         truth = np.stack(
             [data.values[i][t : t + horizon] for i, t in zip(index, origins, strict=True)]
         )

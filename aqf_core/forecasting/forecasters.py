@@ -37,6 +37,7 @@ class QuantileFlowForecaster(Forecaster):
             "transformer": s.transformer,
             "levels": s.levels,
             "scheme": s.scheme,
+            "paths": s.rollout,
             **dict(s.transformer_options),
         }
 

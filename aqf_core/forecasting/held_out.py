@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 # Held-out windows that are forecast, and quantiles of each.
 WINDOWS = 4096
 LEVELS: Array = (np.arange(100) + 0.5) / 100
+# How much lower the loss of one view must be than that of the mean of both to be preferred.
+MARGIN = 0.02
 
 
 class HeldForecasts(NamedTuple):
@@ -78,7 +80,10 @@ def held_forecasts(fitted: Fitted, held: tuple[Index, Index], seed: int) -> Held
 
 
 def choose_marginals(forecasts: HeldForecasts) -> str:
-    """The marginals with the lowest mean quantile loss relative to the scale of each window.
+    """The mean of both views, or another if its quantile loss is lower by more than `MARGIN`.
+
+    Losses are relative to the scale of each window. A mean is seldom far from the best, and days to
+    come are not those held out.
 
     Example:
         >>> truth = np.zeros((50, 2))
@@ -96,7 +101,9 @@ def choose_marginals(forecasts: HeldForecasts) -> str:
         pinball = check_score(LEVELS, forecasts.views[view][known], y, reduction="none")
         return float((pinball / scale).mean())
 
-    return min(forecasts.views, key=loss)
+    best = min(forecasts.views, key=loss)
+    safe = "both" in forecasts.views and loss("both") <= (1 + MARGIN) * loss(best)
+    return "both" if safe else best
 
 
 def recalibrate(marginals: str, kind: str, forecasts: HeldForecasts) -> Recalibration | None:

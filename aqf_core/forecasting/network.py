@@ -133,6 +133,18 @@ class ForecastNetwork(nn.Module):
             values = layer(values)
         return self.head(F.dropout(values, self.dropout, self.training))  # type: ignore[no-any-return]
 
+    def read_context(self, values: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Output parameters (B, L, P) of inputs (B, L, inputs), and the states of every layer
+        after them as in `states`."""
+        hidden, memory = [], []
+        for depth, layer in enumerate(self.cells):
+            if depth:
+                values = F.dropout(values, self.dropout, self.training)
+            values, h, c = layer.run(values)
+            hidden.append(h)
+            memory.append(c)
+        return self.head(F.dropout(values, self.dropout, self.training)), hidden, memory
+
     def states(self, values: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Hidden states and memories (B, H) of every layer after reading (B, L, inputs)."""
         hidden, memory = [], []

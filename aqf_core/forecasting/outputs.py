@@ -52,9 +52,12 @@ class Output(nn.Module):
         homogeneous: whether the loss of c y is c times the loss of y, as for quantile losses; the
             loss of a value in the units of its window then has the size of these units. A
             likelihood only changes by a constant.
+        paths: rolled-out paths per window that the last part of training learns from, 0 for none;
+            needs a `sample` that can be differentiated.
     """
 
     n_params: int
+    paths = 0
     exact = True
     homogeneous = True
 
@@ -82,6 +85,7 @@ class QuantileFlowOutput(Output):
         transformer: name in `TRANSFORMERS` or an object.
         levels: number of levels per value and step.
         scheme: how they are drawn, see `LEVELS`.
+        paths: rolled-out paths per window in the last part of training, see `rollout`; 0 for none.
         **options: of the transformer.
 
     Example:
@@ -95,9 +99,11 @@ class QuantileFlowOutput(Output):
         transformer: str | Transformer = "spline",
         levels: int = 8,
         scheme: str = "lattice",
+        paths: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
+        self.paths = paths
         self.transformer = make_transformer(transformer, **options)
         self.levels = LevelStrategy(scheme, levels)
         self.space = OutputSpace()

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..levels import lattice_levels
 from ..normal import random_level_to_base
 from .network import ForecastNetwork
+from .rollout import read_own_values
 from .stepping import LSTMStack, reorder_gates
 from .windows import Batch, WindowShape
 
@@ -71,10 +72,7 @@ def sample_paths(
         generator: source of the noise, on the device of the network.
         support: values are kept within these bounds.
     """
-    # Forecasts that are read again count as observed.
-    known = batch.known.clone()
-    known[:, shape.context + 1 :, -1] = 1.0
-    batch = batch._replace(known=known)
+    batch = read_own_values(batch, shape.context)
     inputs = network.read(batch)
     hidden, memory = network.states(inputs[:, : shape.context])
     walk = None

@@ -27,6 +27,8 @@ class Settings:
         transformer_options: of the flow, as pairs.
         levels: quantile levels per value and step of the flow's loss.
         scheme: how these levels are drawn.
+        rollout: rolled-out paths per window from which the flow learns in the second half of
+            training, at least 2 (see `rollout`); 0 learns one step from the truth only.
         steps: optimiser steps.
         batch_size: windows per step.
         learning_rate, weight_decay: of AdamW.
@@ -37,7 +39,8 @@ class Settings:
         marginals: where the distribution of a step comes from: "rolled" (from paths that step on
             from their own values), "direct" (the network forecasts the step from what is known at
             the origin: exact quantiles, no sampling), "both", the mean of their quantiles, or
-            "auto", the one of the three with the lowest quantile loss on held-out windows.
+            "auto", the mean unless one of the two has a clearly lower quantile loss on held-out
+            windows.
         weighting: windows are drawn in proportion to this power of their scale; 1 is DeepAR's rule.
         validation: steps at the end of each series that do not train but stop training and
             recalibrate; None: fourteen horizons (more if there are few series), but at most a
@@ -58,6 +61,7 @@ class Settings:
     transformer_options: tuple[tuple[str, Any], ...] = ()
     levels: int = 8
     scheme: str = "lattice"
+    rollout: int = 0
     steps: int = 600
     batch_size: int = 64
     learning_rate: float = 1e-2
@@ -66,7 +70,7 @@ class Settings:
     flat: bool = False
     patience: float = 0.4
     unknown: float = 0.05
-    marginals: str = "both"
+    marginals: str = "auto"
     weighting: float = 0.0
     validation: int | None = None
     recalibrate: str = "spline"
@@ -100,7 +104,7 @@ MARGINALS = ("auto", "both", "direct", "rolled")
 LEAST = {
     "context": 1, "embedding": 1, "levels": 1, "steps": 1, "batch_size": 1, "validation": 0,
     "weight_decay": 0.0, "offset": 0.0, "dropout": 0.0, "averaging": 0.0, "unknown": 0.0,
-    "weighting": 0.0, "refit": 0.0,
+    "weighting": 0.0, "refit": 0.0, "rollout": 0,
 }  # fmt: skip
 
 
@@ -131,6 +135,8 @@ def resolve(preset: str, **given: Any) -> Settings:
         raise ValueError("learning_rate must be positive, dropout and averaging below 1.")
     if not settings.hidden or min(settings.hidden) < 1:
         raise ValueError(f"hidden must name sizes >= 1, got {settings.hidden}.")
+    if settings.rollout == 1:
+        raise ValueError("rollout must be 0 or at least 2 paths, got 1.")
     if settings.lags is not None and any(lag < 1 for lag in settings.lags):
         raise ValueError(f"lags must be at least 1 step, got {settings.lags}.")
     return settings

@@ -47,6 +47,10 @@ def save_forecaster(forecaster: Forecaster, path: str | os.PathLike[str]) -> Non
         tensors["moments"] = torch.from_numpy(np.stack(fitted.moments))
         tensors["covariates"] = torch.from_numpy(np.concatenate(data.covariates))
         tensors["covered"] = torch.tensor([len(c) for c in data.covariates])
+    if fitted.stretch is not None:
+        tensors["stretch"] = fitted.stretch
+    if fitted.checked is not None:
+        tensors["checked"] = torch.from_numpy(fitted.checked)
     options = plain(dict(forecaster._given))
     header = {
         "class": type(forecaster).__name__,
@@ -108,6 +112,8 @@ def load_forecaster(kind: type[F], path: str | os.PathLike[str]) -> F:
         _unpack_series(header, tensors),
         History(),
         device,
+        tensors.get("stretch"),
+        tensors["checked"].numpy() if "checked" in tensors else None,
     )
     return model
 

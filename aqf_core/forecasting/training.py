@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from ..schedule import one_cycle
 from .distributed import agree, is_distributed, rank, world_size
 from .network import ForecastNetwork
-from .windows import Batch, Index, WindowSource
+from .rollout import rolled_losses
+from .windows import Batch, Index, WindowShape, WindowSource
 
 __all__ = ["History", "Plan", "train", "scaled_loss"]
 
@@ -28,6 +29,8 @@ START_WINDOWS = 512
 # Windows that judge the weights during training.
 JUDGES = 512
 CLIP = 5.0
+# Share of the steps that learn one step from the truth before paths are rolled out.
+ONE_STEP = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Plan:
         blind: share of windows whose horizon is forecast at once, not step by step.
         flat: keep the rate constant instead.
         fresh: begin with the least-squares start of the linear base; otherwise go on.
+        one_step: share of the steps after which outputs that learn from rolled-out paths do so.
         seed: of the windows and the noise.
     """
 
@@ -61,6 +65,7 @@ class Plan:
     flat: bool
     seed: int
     fresh: bool = True
+    one_step: float = ONE_STEP
 
 
 @dataclass
@@ -118,14 +123,16 @@ def train(
     network.to(device)
     if plan.fresh:
         network.start_from(draw(START_WINDOWS))
-    model: nn.Module = network
+    objective = Objective(network, source.shape, plan.blind > 0)
+    walks = network.output.paths > 0
+    model: nn.Module = objective
     if is_distributed():
-        model = nn.parallel.DistributedDataParallel(network)
+        model = nn.parallel.DistributedDataParallel(objective)
     parameters = list(network.parameters())
     optimiser = torch.optim.AdamW(
         parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay, foreach=True
     )
-    watch = _Watch(network, source, held, device)
+    watch = _Watch(objective, source, held, device)
     average = [p.detach().clone() for p in parameters]
     every = max(1, plan.steps // plan.evaluations)
     network.train()
@@ -133,8 +140,9 @@ def train(
         for step in range(plan.steps):
             share = 1.0 if plan.flat else one_cycle(step, plan.steps)
             optimiser.param_groups[0]["lr"] = plan.learning_rate * share
-            batch = draw(plan.batch_size)
-            loss = scaled_loss(network, model(batch), batch)
+            walking = walks and step >= plan.one_step * plan.steps
+            batch = draw(plan.batch_size, walking)
+            loss = scaled_loss(network, model(batch, walking), batch)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)
@@ -157,6 +165,36 @@ def train(
     return watch.history
 
 
+class Objective(nn.Module):
+    """The loss of every step of a batch, as a module that several processes can share.
+
+    Args:
+        network: what is trained.
+        shape: of the windows.
+        direct: whether the horizon is also forecast at once.
+    """
+
+    def __init__(self, network: ForecastNetwork, shape: WindowShape, direct: bool) -> None:
+        super().__init__()
+        self.network, self.shape, self.direct = network, shape, direct
+
+    def forward(self, batch: Batch, walking: bool = False) -> Tensor:
+        """Losses (B, L). When walking, windows are blind, and every second one, or all of them if
+        nothing is forecast at once, learns from rolled-out paths."""
+        if not walking:
+            losses: Tensor = self.network(batch)
+            return losses
+        rows = torch.arange(len(batch.scale), device=batch.scale.device)
+        walkers = (rows % 2 == 1) | (not self.direct)
+        shape, paths = self.shape, self.network.output.paths
+        chosen = Batch(*(t[walkers] for t in batch))
+        parts = [rolled_losses(self.network, chosen, shape.context, shape.lags, paths)]
+        if self.direct:
+            parts.append(self.network(Batch(*(t[~walkers] for t in batch))))
+        order = torch.cat([rows[walkers], rows[~walkers]]).argsort()
+        return torch.cat(parts)[order]
+
+
 class _Draw:
     """Random windows, more of those with a large weight; some of them without their name."""
 
@@ -172,11 +210,11 @@ class _Draw:
         self.edges = np.cumsum(weights / weights.sum())
         self.rng = np.random.default_rng([plan.seed, rank()])
 
-    def __call__(self, size: int) -> Batch:
+    def __call__(self, size: int, walking: bool = False) -> Batch:
         # A lattice instead of independent draws: fewer repetitions of the heaviest windows.
         u = (np.arange(size) + self.rng.random(size)) / size
         chosen = np.minimum(np.searchsorted(self.edges, u), len(self.edges) - 1)
-        blind = self.rng.random(size) < self.plan.blind
+        blind = (self.rng.random(size) < self.plan.blind) | walking
         batch = self.source.batch(self.series[chosen], self.origins[chosen], blind)
         hidden = torch.from_numpy(self.rng.random(size) < self.plan.unknown)
         ids = batch.ids.masked_fill(hidden, self.source.shape.unknown)
@@ -188,12 +226,14 @@ class _Watch:
 
     def __init__(
         self,
-        network: ForecastNetwork,
+        objective: Objective,
         source: WindowSource,
         held: tuple[Index, Index],
         device: torch.device,
     ) -> None:
-        self.network, self.history = network, History()
+        self.objective, self.history = objective, History()
+        self.network = objective.network
+        self.walks = self.network.output.paths > 0
         self.saved: list[Tensor] | None = None
         self.stale = 0
         self.batches: list[Batch] = []
@@ -203,6 +243,7 @@ class _Watch:
             pick = usable[np.linspace(0, len(usable) - 1, min(JUDGES, len(usable))).astype(int)]
             for part in np.array_split(pick, max(1, len(pick) // 128)):
                 half = (np.arange(len(part)) % 2 == 0) & (source.shape.marginals != "rolled")
+                half |= self.walks
                 self.batches.append(source.batch(held[0][part], held[1][part], half).to(device))
 
     @torch.no_grad()
@@ -218,7 +259,7 @@ class _Watch:
         torch.manual_seed(0)  # the same levels at every evaluation
         total = weight = 0.0
         for batch in self.batches:
-            losses = self.network(batch)
+            losses = self.objective(batch, self.walks)
             mask = batch.mask * (batch.scale * batch.spread)[:, None]
             total += float((losses * mask).sum())
             weight += float(mask.sum())
