@@ -114,6 +114,17 @@ def test_quantiles_never_cross_and_invert_the_cdf() -> None:
     assert np.allclose(model.predict_pdf(X, quantiles), rise / 2e-5, rtol=1e-2)
 
 
+def test_a_bag_covers_what_it_promises() -> None:
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-1, 1, (4600, 2))
+    y = np.sin(3 * X[:, 0]) + (0.2 + 0.2 * np.abs(X[:, 1])) * rng.gumbel(size=4600)
+    model = est.QuantileFlowRegressor(members=5, folds=5, steps=200, random_state=0)
+    low, high = model.fit(X[:600], y[:600]).predict_interval(X[600:], coverage=0.9).T
+    inside = ((low <= y[600:]) & (y[600:] <= high)).mean()
+    # Three standard errors of a share among the 600 rows that the recalibration saw.
+    assert abs(inside - 0.9) < 3 * (0.9 * 0.1 / 600) ** 0.5
+
+
 def test_partial_fit_learns_step_by_step() -> None:
     model = quick(preset="fast", steps=None, batch_size=32)
     scores = []
