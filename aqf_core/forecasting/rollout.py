@@ -2,12 +2,9 @@
 
 A network that only ever predicts one step from the truth never sees its own errors, and its paths
 are too sure of themselves. Here m paths per window step on from their own draws, with gradients,
-and every step of the horizon is scored by the CRPS of the m values there, in its fair form
-
-    1/m sum_i |x_i - y| - 1/(2 m (m - 1)) sum_{i, j} |x_i - x_j|
-
-whose mean over draws is the CRPS of the distribution that the paths are drawn from, whatever m is.
-Half of it is comparable with the quantile loss of a step.
+and every step of the horizon is scored by the fair CRPS of the m values there (`sample_crps`).
+Its mean over draws is the CRPS of the distribution that the paths are drawn from, whatever m is;
+half of it is comparable with the quantile loss of a step.
 """
 
 from __future__ import annotations
@@ -15,24 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..losses import sample_crps
 from .network import ForecastNetwork
 from .windows import Batch
 
-__all__ = ["fair_crps", "read_own_values", "rolled_losses"]
-
-
-def fair_crps(values: Tensor, truth: Tensor) -> Tensor:
-    """Fair CRPS (...) of m values (..., m) drawn from a forecast, for truths (...).
-
-    Example:
-        >>> fair_crps(torch.tensor([[0.0, 2.0]]), torch.tensor([1.0]))
-        tensor([0.])
-    """
-    m = values.shape[-1]
-    # sum_{i<j} (x_(j) - x_(i)) weighs the k-th ordered value by 2k - m - 1, k = 1, ..., m
-    place = torch.arange(1 - m, m, 2, dtype=values.dtype, device=values.device)
-    apart = (values.sort(-1).values * place).sum(-1) / (m * (m - 1))
-    return (values - truth.unsqueeze(-1)).abs().mean(-1) - apart
+__all__ = ["read_own_values", "rolled_losses"]
 
 
 def read_own_values(batch: Batch, context: int) -> Batch:
@@ -63,7 +47,8 @@ def rolled_losses(
     y = (batch.target - base) / unit
     before = network.output.loss(h, y[:, :context])
     values = _walk(network, batch, inputs[:, context:], context, lags, paths, hidden, memory)
-    after = 0.5 * fair_crps(values, batch.target[:, context:]) / unit
+    crps = sample_crps(values.movedim(-1, 0), batch.target[:, context:], reduction="none")
+    after = 0.5 * crps / unit
     return torch.cat([before, after], 1)
 
 

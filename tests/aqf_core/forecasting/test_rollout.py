@@ -1,4 +1,4 @@
-"""Training on rolled-out paths: the score, its gradient, and what it repairs."""
+"""Training on rolled-out paths: its gradient, and what it repairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from aqf_core.forecasting import QuantileFlowForecaster, QuantileFlowOutput, SeriesSet, read_series
 from aqf_core.forecasting.network import ForecastNetwork
-from aqf_core.forecasting.rollout import _walk, fair_crps, read_own_values, rolled_losses
+from aqf_core.forecasting.rollout import _walk, read_own_values, rolled_losses
 from aqf_core.forecasting.sampling import sample_paths
 from aqf_core.forecasting.windows import Batch, WindowShape, WindowSource
 
@@ -34,17 +34,6 @@ def network(data: SeriesSet) -> ForecastNetwork:
 def windows(data: SeriesSet) -> Batch:
     source = WindowSource(data, SHAPE, [0, 1, 2])
     return source.batch(np.array([0, 1, 2]), np.array([40, 50, 60]), blind=True)
-
-
-def test_fair_crps_does_not_depend_on_the_number_of_values() -> None:
-    torch.manual_seed(0)
-    truth = torch.randn(100_000)
-    scores = [float(fair_crps(torch.randn(100_000, m), truth).mean()) for m in (2, 4, 16)]
-    np.testing.assert_allclose(scores, 1 / np.sqrt(np.pi), atol=0.006)
-    values = torch.tensor([[1.0, 4.0, 2.0]])
-    pairs = (values[:, :, None] - values[:, None, :]).abs().sum() / (2 * 3 * 2)
-    expected = (values - 3.0).abs().mean() - pairs
-    assert torch.allclose(fair_crps(values, torch.tensor([3.0])), expected)
 
 
 def test_gradient_is_that_of_finite_differences(network, data) -> None:
