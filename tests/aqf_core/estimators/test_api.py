@@ -116,8 +116,8 @@ def test_quantiles_never_cross_and_invert_the_cdf() -> None:
 
 def test_a_bag_covers_what_it_promises() -> None:
     rng = np.random.default_rng(5)
-    X = rng.uniform(-1, 1, (4600, 2))
-    y = np.sin(3 * X[:, 0]) + (0.2 + 0.2 * np.abs(X[:, 1])) * rng.gumbel(size=4600)
+    X = rng.uniform(-1, 1, (2600, 2))
+    y = np.sin(3 * X[:, 0]) + (0.2 + 0.2 * np.abs(X[:, 1])) * rng.gumbel(size=2600)
     model = est.QuantileFlowRegressor(members=5, folds=5, steps=200, random_state=0)
     low, high = model.fit(X[:600], y[:600]).predict_interval(X[600:], coverage=0.9).T
     inside = ((low <= y[600:]) & (y[600:] <= high)).mean()
