@@ -56,8 +56,10 @@ def test_one_feature_at_a_time_agrees(support: Support | None) -> None:
     y, log_slope = space.to_model(x)
     for j in range(2):
         y_j, log_slope_j = space.to_model(x[:, j], feature=j)
-        assert torch.equal(y_j, y[:, j]) and torch.equal(log_slope_j, log_slope[:, j])
-        assert torch.equal(space.to_data(y_j, feature=j), space.to_data(y)[:, j])
+        # Not bit for bit: vector registers take a column of its own up differently.
+        torch.testing.assert_close(y_j, y[:, j])
+        torch.testing.assert_close(log_slope_j, log_slope[:, j])
+        torch.testing.assert_close(space.to_data(y_j, feature=j), space.to_data(y)[:, j])
 
 
 def test_scalar_space_takes_any_shape() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aqf_core.datasets import DataError
-from aqf_core.experiments.comparison import number, paired
+from aqf_core.experiments.comparison import hand_written, number, paired
 from aqf_core.experiments.records import RecordFile
 from aqf_core.experiments.runner import Job, run_jobs, run_tool
 
@@ -97,3 +97,13 @@ def test_paired_differences_use_common_seeds_only() -> None:
 )
 def test_numbers_lose_their_leading_zero_only(value: float, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_notes_below_a_report_are_kept(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    assert hand_written(page) == ""
+    page.write_text("# Tables\n\n| old |\n")
+    assert hand_written(page) == ""
+    written = "\n## What to keep in mind\n\n- Few images.\n"
+    page.write_text("# Tables\n\n| old |\n" + written)
+    assert hand_written(page) == written

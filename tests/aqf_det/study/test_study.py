@@ -221,16 +221,6 @@ def test_photographs_are_chosen_by_rule(finished: Study) -> None:
     assert drawn == sorted(wanted)
 
 
-def test_notes_below_a_report_are_kept(tmp_path: Path) -> None:
-    notes, page = tool().notes, tmp_path / "page.md"
-    assert notes(page) == ""
-    page.write_text("# Tables\n\n| old |\n")
-    assert notes(page) == ""
-    written = "\n## What to keep in mind\n\n- Few images.\n"
-    page.write_text("# Tables\n\n| old |\n" + written)
-    assert notes(page) == written
-
-
 def test_the_detector_is_neither_trained_nor_repeated() -> None:
     own = [run for run in planned_runs(StudySize()) if run.variant is DETECTOR]
     assert [run.name for run in own] == ["unseen_detector_0", "unseen_detector_vd_0"]
