@@ -276,6 +276,11 @@ class ScoreSampleAndQuantile(Score):
         return loss, self.flow.sample(2, context), quantiles
 
 
+# Tracing calls millions of functions, and coverage doubles the time of each; what they run through
+# is covered by the tests above.
+traced = pytest.mark.no_cover
+
+
 def check_traced(run: Callable[..., Any], flow: AutoregressiveQuantileFlow, batch: int = 4) -> None:
     x, context = data(flow, batch)
     loss, sample, *rest = run(x, context)
@@ -290,6 +295,7 @@ def check_traced(run: Callable[..., Any], flow: AutoregressiveQuantileFlow, batc
 
 @contract
 @pytest.mark.usefixtures("short_search")
+@traced
 def test_compiles_as_one_graph(transformer: str, conditioner: str, direction: Direction) -> None:
     flow = make(transformer, conditioner, direction, features=2)
     torch._dynamo.reset()
@@ -308,6 +314,7 @@ def test_compiles_as_one_graph(transformer: str, conditioner: str, direction: Di
 
 @contract
 @pytest.mark.usefixtures("short_search")
+@traced
 def test_exports(transformer: str, conditioner: str, direction: Direction) -> None:
     flow = make(transformer, conditioner, direction, features=2)
     program = torch.export.export(ScoreSampleAndQuantile(flow), data(flow, 4))
@@ -315,6 +322,7 @@ def test_exports(transformer: str, conditioner: str, direction: Direction) -> No
 
 
 @pytest.mark.parametrize("conditioner", sorted(CONDITIONERS))
+@traced
 def test_exports_for_batches_of_any_size(conditioner: str) -> None:
     flow = make("spline", conditioner, "quantile", features=2)
     batch = torch.export.Dim("batch")
@@ -324,6 +332,7 @@ def test_exports_for_batches_of_any_size(conditioner: str) -> None:
     check_traced(program.module(), flow, batch=7)
 
 
+@traced
 def test_compiles_for_batches_of_any_size() -> None:
     """With random levels, as in training: the last batch of an epoch may be smaller."""
     flow = make("spline", "masked_mlp", "quantile", torch.float32)
@@ -335,6 +344,7 @@ def test_compiles_for_batches_of_any_size() -> None:
 
 
 @pytest.mark.slow
+@traced
 def test_default_flow_compiles_to_machine_code() -> None:
     flow = make("spline", "masked_mlp", "quantile", torch.float32, features=2)
     torch._dynamo.reset()

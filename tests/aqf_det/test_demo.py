@@ -19,7 +19,7 @@ from aqf_det.study.progress import LINE_SECONDS, Progress, Step
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIATURE = DemoSize(
-    train=200, val=40, test=30, image_size=128, epochs=8, branch_steps=60, gallery=8
+    train=120, val=30, test=20, image_size=128, epochs=8, branch_steps=40, gallery=8
 )
 
 
