@@ -2,7 +2,6 @@ r"""The joint distribution that a flow predicts for a context."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,16 +73,8 @@ class FlowDistribution(JointPredictive):
 
     @property
     def support(self) -> constraints.Constraint:
-        low, high = self.flow.space.low, self.flow.space.high
-        make: Any = constraints  # the constructors of torch carry no types
-        base = make.real
-        if math.isfinite(low) and math.isfinite(high):
-            base = make.interval(low, high)
-        elif math.isfinite(low):
-            base = make.greater_than_eq(low)
-        elif math.isfinite(high):
-            base = make.less_than(high)
-        constraint: constraints.Constraint = make.independent(base, len(self.event_shape))
+        make: Any = constraints.independent  # the constructors of torch carry no types
+        constraint: constraints.Constraint = make(self.flow.space.constraint, len(self.event_shape))
         return constraint
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> FlowDistribution:

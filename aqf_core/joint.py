@@ -97,7 +97,9 @@ class JointPredictive(Distribution):
             low, high = marginals.interval(c)
             return self._event(low), self._event(high)
         levels = torch.stack([(1.0 - c) / 2.0, (1.0 + c) / 2.0])
-        values = torch.quantile(self._samples().flatten(1), levels, dim=0)
+        samples = self._samples().flatten(1)
+        # torch.quantile rejects an empty batch.
+        values = torch.quantile(samples, levels, dim=0) if samples.numel() else samples[:2]
         values = values.reshape(2, *self.batch_shape, *self.event_shape)
         return values[0], values[1]
 
@@ -111,7 +113,10 @@ class JointPredictive(Distribution):
     def variance(self) -> Tensor:
         """Variance of every variable, shape (*batch_shape, *event_shape)."""
         marginals = self._marginals()
-        return self._samples().var(0) if marginals is None else self._event(marginals.variance)
+        if marginals is not None:
+            return self._event(marginals.variance)
+        samples = self._samples()
+        return samples.var(0) if samples.numel() else samples.sum(0)  # var warns if empty
 
     def __repr__(self) -> str:
         batch, event = tuple(self.batch_shape), tuple(self.event_shape)

@@ -8,6 +8,7 @@ draws `A` levels per element so that the plain average over them is an (unbiased
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -214,8 +215,8 @@ def make_levels(
         return levels
     if isinstance(levels, str):
         return LevelStrategy(levels)
-    if isinstance(levels, int):
-        return LevelStrategy(n=levels)
+    if isinstance(levels, int) or hasattr(levels, "__index__") and not isinstance(levels, Tensor):
+        return LevelStrategy(n=operator.index(levels))  # NumPy's integers are no `int`
     if isinstance(levels, Tensor):
         if levels.dim() == 0 or levels.shape[-1] == 0:
             raise LevelError("levels given as a tensor need a non-empty last dimension.")

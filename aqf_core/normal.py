@@ -52,7 +52,7 @@ def random_level_to_base(u: Tensor) -> Tensor:
     """
     eps = torch.finfo(u.dtype).eps
     with torch.no_grad():
-        centred = (2.0 * u).sub_(1.0).clamp_(eps - 1.0, 1.0 - eps)
+        centred = (2.0 * u).sub_(1.0).clamp(eps - 1.0, 1.0 - eps)  # clamp_ is slow under vmap
         return centred.erfinv_().mul_(math.sqrt(2.0))
 
 

@@ -59,9 +59,7 @@ class QuantileDistribution(ScalarPredictive):
 
     @property
     def support(self) -> constraints.Constraint:
-        if self.space.is_linear:
-            return constraints.real
-        return constraints.interval(self.space.low, self.space.high)  # type: ignore[no-untyped-call]
+        return self.space.constraint
 
     def from_base(self, z: Tensor) -> Tensor:
         """The value at z of the increasing map whose image of N(0, 1) is this distribution."""

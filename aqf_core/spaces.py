@@ -18,9 +18,11 @@ so tails of the model stay tails of the data.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Transform, biject_to, constraints
 from torch.nn import functional
 
 from .errors import DomainError, ShapeError
@@ -29,6 +31,20 @@ from .validation import check_finite, check_tensor, has_values
 __all__ = ["OutputSpace"]
 
 Support = tuple[float | None, float | None]
+
+
+class _AtMost(constraints.less_than):
+    """A half-line with its end, which torch only has for the other side."""
+
+    def check(self, value: Tensor) -> Tensor:
+        below: Tensor = value <= self.upper_bound
+        return below
+
+
+@biject_to.register(_AtMost)  # type: ignore[untyped-decorator, no-untyped-call]
+def _onto_at_most(constraint: _AtMost) -> Transform:
+    onto: Transform = biject_to(constraints.less_than(constraint.upper_bound))  # type: ignore[no-untyped-call]
+    return onto
 
 
 class OutputSpace(nn.Module):
@@ -76,6 +92,26 @@ class OutputSpace(nn.Module):
     def is_linear(self) -> bool:
         """Whether the map is affine, so that closed forms of the CRPS in model space carry over."""
         return self.low == -math.inf and self.high == math.inf
+
+    @property
+    def constraint(self) -> constraints.Constraint:
+        """The support as torch states it: closed, and with a bijection from the real line.
+
+        Example:
+            >>> OutputSpace(support=(0.0, None)).constraint
+            GreaterThanEq(lower_bound=0.0)
+        """
+        make: Any = constraints  # the constructors of torch carry no types
+        if self.is_linear:
+            result = make.real
+        elif self.high == math.inf:
+            result = make.greater_than_eq(self.low)
+        elif self.low == -math.inf:
+            result = _AtMost(self.high)  # type: ignore[no-untyped-call]
+        else:
+            result = make.interval(self.low, self.high)
+        constraint: constraints.Constraint = result
+        return constraint
 
     def to_model(self, x: Tensor, feature: int | None = None) -> tuple[Tensor, Tensor]:
         """Map data to model space.

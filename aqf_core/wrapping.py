@@ -35,6 +35,10 @@ class WrappedPredictive(ScalarPredictive):
                 f"only one-dimensional distributions can be wrapped, got event shape "
                 f"{tuple(base.event_shape)}; those of a flow are its conditionals(x)."
             )
+        if _is_discrete(base):
+            raise TypeError(
+                f"{type(base).__name__} is discrete; only continuous distributions can be wrapped."
+            )
         self.base = base
         like = base.sample()
         super().__init__(
@@ -88,6 +92,13 @@ class WrappedPredictive(ScalarPredictive):
 
     def __repr__(self) -> str:
         return f"WrappedPredictive({self.base})"
+
+
+def _is_discrete(dist: Distribution) -> bool:
+    try:
+        return dist.support is not None and bool(dist.support.is_discrete)
+    except NotImplementedError:  # distributions need not state their support
+        return False
 
 
 def as_predictive(dist: Distribution) -> ScalarPredictive:

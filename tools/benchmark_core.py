@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_PROC_BIND", "true")
 import torch
 
 from aqf_core import AutoregressiveQuantileFlow
+from aqf_core.experiments.comparison import hand_written
 
 HIDDEN = (64, 64)
 MEMORY_POINTS, MEMORY_FEATURES = 100_000, 63
@@ -270,8 +271,10 @@ def earlier(options: argparse.Namespace) -> dict[int, Any]:
 
 
 def publish(report: dict[str, Any], text: str, options: argparse.Namespace) -> None:
-    """Print the page, and write it and the measurements where the options say."""
+    """Print the page, and write it, above its notes, and the measurements where options say."""
     print(text)
+    if options.markdown is not None:
+        text += hand_written(options.markdown)
     for path, content in ((options.json, json.dumps(report, indent=1)), (options.markdown, text)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -209,3 +209,8 @@ def test_vmap_and_compile() -> None:
 
     x = torch.arange(3.0)
     assert torch.allclose(torch.func.vmap(tail, randomness="different")(x), x + 1.2816, atol=1e-4)
+
+
+def test_discrete_distributions_are_not_wrapped() -> None:
+    with pytest.raises(TypeError, match="Poisson is discrete"):
+        as_predictive(torch.distributions.Poisson(torch.ones(2)))

@@ -92,3 +92,11 @@ def test_energy_score_of_the_distribution_is_in_data_units() -> None:
     flow = AutoregressiveQuantileFlow(2).fit_scaling(x)
     score = flow().energy_score(x, samples=64).mean()
     assert 300 < score < 3000
+
+
+@pytest.mark.parametrize("conditioner", ["masked_mlp", "independent"])
+def test_a_batch_may_be_empty(conditioner: str) -> None:
+    dist = make(conditioner=conditioner)(torch.randn(0, 2))
+    for value in (dist.mean, dist.stddev, *dist.interval(0.9), dist.sample(), dist.crps(dist.mean)):
+        assert value.shape == (0, 3)
+    assert dist.log_prob(torch.zeros(3)).shape == dist.energy_score(torch.zeros(3)).shape == (0,)

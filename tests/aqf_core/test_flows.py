@@ -384,3 +384,11 @@ def test_sizes_may_be_numpy_integers_and_a_transformer_object_keeps_its_directio
     assert flow.transformer.direction == "cdf"
     assert flow.sample(np.int64(3), torch.zeros(4, 1)).shape == (3, 4, 2)
     assert flow(torch.zeros(4, 1)).sample(5).shape == (5, 4, 2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_gradients_per_sample_of_random_levels_take_no_detour() -> None:
+    """torch warns about operations that functorch would run row by row."""
+    flow = make(2, 0)
+    loss = torch.func.vmap(torch.func.grad(lambda x: flow.loss(x)), randomness="different")
+    assert torch.isfinite(loss(torch.randn(4, 2))).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,7 +76,7 @@ def test_clamp_has_finite_quantiles_at_the_ends() -> None:
 
 def test_make_levels() -> None:
     assert levels.make_levels() == levels.LevelStrategy("lattice", 8)
-    assert levels.make_levels(3).n == 3
+    assert levels.make_levels(3).n == levels.make_levels(np.int64(3)).n == 3  # type: ignore[arg-type]
     strategy = levels.LevelStrategy("iid", 2)
     assert levels.make_levels(strategy) is strategy
     given = levels.make_levels(torch.tensor([0.1, 0.5]))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributions import biject_to
 
 from aqf_core.errors import DomainError, NonFiniteError, ShapeError
 from aqf_core.spaces import OutputSpace, Support
@@ -28,6 +29,20 @@ def _inside(space: OutputSpace, n: int = 200) -> torch.Tensor:
     high = space.high if math.isfinite(space.high) else 50.0
     t = torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return low + (high - low) * (0.001 + 0.998 * t)
+
+
+@pytest.mark.parametrize("support", SUPPORTS)
+def test_constraint_is_closed_and_has_a_bijection(support: Support | None) -> None:
+    space = OutputSpace(2, support)
+    constraint = space.constraint
+    assert constraint.check(_inside(space)).all()
+    for bound in (space.low, space.high):
+        if math.isfinite(bound):
+            assert constraint.check(torch.tensor(bound))
+            outwards = math.inf if bound == space.high else -math.inf
+            assert not constraint.check(torch.tensor(bound).nextafter(torch.tensor(outwards)))
+    inside = biject_to(constraint)(torch.randn(50))
+    assert torch.isfinite(inside).all() and constraint.check(inside).all()
 
 
 @pytest.mark.parametrize("support", SUPPORTS)
