@@ -60,6 +60,9 @@ def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[st
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     metadata = {"aqf_estimator": text, "sha256": _digest(text, tensors)}
     target = os.fspath(path)
+    folder = os.path.dirname(target) or "."
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"there is no folder {folder!r} to save the model in.")
     draft = f"{target}.part"
     library.torch.save_file(tensors, draft, metadata=metadata)
     os.replace(draft, target)

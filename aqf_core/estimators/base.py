@@ -28,7 +28,7 @@ from .heads import Head
 from .persistence import ModelFileError, pack_model, plain, read, unpack_model, write
 from .prediction import Fitted, Prediction
 from .preparation import choose_support
-from .presets import Settings, resolve
+from .presets import Settings, check_continues, resolve
 
 __all__ = ["BagEstimator"]
 
@@ -146,18 +146,18 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         X: Array,
         y: Array,
-        weights: Any,
+        weights: Array | None,
         columns: Columns,
         eval_set: tuple[Array, Array] | None = None,
         one_pass: bool = False,
     ) -> None:
         """Fit or continue the bag and set the fitted attributes."""
-        if weights is not None:
-            weights = _check_sample_weight(weights, X, ensure_non_negative=True)
         settings = self._settings()
+        previous = None
+        if self._continues(one_pass):
+            previous = self.fitted_
+            check_continues(self.settings_, settings)
         recipe = self._recipe(settings, columns, self._support_of(y, eval_set, one_pass))
-        keep = (self.warm_start or one_pass) and hasattr(self, "fitted_")
-        previous = self.fitted_ if keep else None
         if previous is not None and previous.loc.shape != y.shape[1:]:
             before, now = (shape[0] if shape else 1 for shape in (previous.loc.shape, y.shape[1:]))
             raise ValueError(
@@ -166,6 +166,31 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         self.fitted_, self.history_ = fit_bag(recipe, X, y, weights, eval_set, previous, one_pass)
         self.columns_, self.settings_ = columns, settings
         self.n_iter_ = max([1, *self.history_.steps])
+
+    def _continues(self, one_pass: bool) -> bool:
+        """Whether a fit goes on from the present weights, and so keeps columns and classes."""
+        return (self.warm_start or one_pass) and hasattr(self, "fitted_")
+
+    def _check_weights(self, weights: Any, X: Array, least: int) -> Array | None:
+        """Weights (n,) of which at least `least` are positive, or None."""
+        if weights is None:
+            return None
+        checked: Array = _check_sample_weight(weights, X, ensure_non_negative=True)
+        positive = int((checked > 0).sum())
+        if positive < least:
+            raise ValueError(
+                f"sample_weight is positive in {positive} of {len(checked)} rows, but learning "
+                f"needs at least {least} such rows."
+            )
+        return checked
+
+    def _check_eval_set(self, eval_set: Any, columns: Columns, **options: Any) -> tuple[Array, Any]:
+        """Rows and targets of a validation set, which has the columns of the training rows."""
+        if not isinstance(eval_set, (tuple, list)) or len(eval_set) != 2:
+            raise ValueError("eval_set must be a pair (X, y).")
+        self.columns_ = columns
+        X, y, _ = self._check_rows(*eval_set, **options)
+        return X, y
 
     def _support_of(self, y: Array, eval_set: Any, one_pass: bool) -> Support | None:
         bounds = self._bounds()
@@ -190,9 +215,17 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _torch_device(self) -> torch.device:
-        if self.device != "auto":
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"device {self.device!r} cannot be used here ({reason}); choose 'auto' or 'cpu'."
+            ) from None
+        return device
 
     # Checking -----------------------------------------------------------------------------------
 

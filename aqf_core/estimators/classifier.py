@@ -98,7 +98,7 @@ class CDFFlowClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     def _learn(
         self, X: Any, y: Any, weights: Any, classes: Any, eval_set: Any, one_pass: bool
     ) -> CDFFlowClassifier:
-        first = not (one_pass and hasattr(self, "fitted_"))
+        first = not self._continues(one_pass)
         ordered = getattr(getattr(y, "dtype", None), "categories", None)
         ordered = ordered if getattr(getattr(y, "dtype", None), "ordered", False) else None
         if y is not None:
@@ -115,10 +115,12 @@ class CDFFlowClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
                 f"y holds the single class {self.classes_[0]!r}; a classifier needs two or more "
                 "classes."
             )
+        if len(set(self.classes_.tolist())) < len(self.classes_):
+            raise ValueError(f"the classes {self.classes_.tolist()} name a label twice.")
+        weights = self._check_weights(weights, X, least=2 - one_pass)
         held = None
         if eval_set is not None:
-            self.columns_ = columns
-            held_X, held_y, _ = self._check_rows(*eval_set)
+            held_X, held_y = self._check_eval_set(eval_set, columns)
             held = held_X, self._codes(held_y)
         self._train(X, self._codes(y), weights, columns, held, one_pass)
         return self

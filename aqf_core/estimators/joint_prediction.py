@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..distributions import ScalarPredictive
 from ..normal import level_to_base, log_density
-from .prediction import Array, Prediction
+from .prediction import Array, Prediction, _count
 
 __all__ = ["JointPrediction"]
 
@@ -47,7 +47,8 @@ class JointPrediction(Prediction):
         pick = pick[torch.randperm(self.DRAWS, generator=torch.Generator().manual_seed(1))]
         return SampledPredictive(self._members(rows, z, pick))
 
-    def sample(self, n: int = 1, random_state: int | None = None) -> Array:
+    def sample(self, n: int = 1, random_state: Any = None) -> Array:
+        n = _count(n)
         model = self._fitted.model
         like = model.space.loc
         parts = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,13 @@ def check_probabilities(levels: Any, name: str = "level") -> Tensor:
             "as 0.9, not percentages."
         )
     return u
+
+
+def _count(n: Any) -> int:
+    """A number of draws as an int."""
+    if not isinstance(n, Integral) or n < 0:
+        raise ValueError(f"the number of draws must be a whole number of at least 0, got {n!r}.")
+    return int(n)
 
 
 def _fill(compute: Callable[[slice], Array], rows: int, slices: list[slice], workers: int) -> Array:
@@ -150,6 +158,8 @@ class Prediction:
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Central interval: (n, 2), or (n, d, 2), the low end first."""
+        if np.ndim(coverage):
+            raise LevelError(f"coverage must be one number such as 0.9, got {coverage!r}.")
         c = check_probabilities(coverage, "coverage").item()
         return self.quantile([(1 - c) / 2, (1 + c) / 2])
 
@@ -206,15 +216,25 @@ class Prediction:
         quantiles = self._quantiles(dist, levels, bulk).double()
         return interpolated_crps(levels, quantiles, value.double())
 
-    def sample(self, n: int = 1, random_state: int | None = None) -> Array:
-        """Draw n values for each row: (n_rows, n), or (n_rows, n, d) for several targets."""
+    def sample(self, n: int = 1, random_state: Any = None) -> Array:
+        """Draw n values for each row: (n_rows, n), or (n_rows, n, d) for several targets.
+
+        Args:
+            n: number of draws.
+            random_state: a seed, a NumPy generator, or None for torch's own state.
+        """
+        n = _count(n)
         with self._seeded(random_state):
             draws = self._collect(lambda dist, _: dist.sample(torch.Size([n])).movedim(0, 1))
         return self._fitted.loc + self._fitted.scale * draws
 
     # How it is computed -------------------------------------------------------------------------
 
-    def _seeded(self, random_state: int | None) -> Any:
+    def _seeded(self, random_state: Any) -> Any:
+        if isinstance(random_state, np.random.RandomState):
+            random_state = int(random_state.randint(2**31 - 1))
+        elif isinstance(random_state, np.random.Generator):
+            random_state = int(random_state.integers(2**31 - 1))
         fork = torch.random.fork_rng(enabled=random_state is not None)
         if random_state is None:
             return fork

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from ..validation import lookup
 
-__all__ = ["PRESETS", "Settings", "resolve"]
+__all__ = ["PRESETS", "Settings", "check_continues", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -96,23 +99,67 @@ def resolve(preset: str, **given: Any) -> Settings:
     """
     base = lookup(preset, PRESETS, "preset")
     known = {f.name for f in fields(Settings)}
-    changes: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
+    changes = {
+        name: value.item() if isinstance(value, np.generic) else value
         for name, value in given.items()
         if value is not None and name in known
     }
+    for name, what in (("hidden", "layer sizes such as (64, 64)"), ("dropout", "shares")):
+        if name in changes:
+            changes[name] = _several(name, changes[name], what)
     return _checked(replace(base, **changes))
 
 
+def check_continues(before: Settings, now: Settings) -> None:
+    """Refuse settings that need another network than the one whose training is to go on.
+
+    Example:
+        >>> check_continues(Settings(hidden=(8,)), Settings(hidden=(8,), steps=5))
+        >>> check_continues(Settings(members=3), Settings(members=5))
+        Traceback (most recent call last):
+        ...
+        ValueError: members is 5, but the model to be continued was fitted with 3; fit a new model.
+    """
+    for name in ("members", "hidden", "activation", "skip", "bins", "unbinned"):
+        old, new = getattr(before, name), getattr(now, name)
+        if old != new:
+            raise ValueError(
+                f"{name} is {new!r}, but the model to be continued was fitted with {old!r}; "
+                "fit a new model."
+            )
+
+
+def _several(name: str, values: Any, what: str) -> tuple[Any, ...]:
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        raise ValueError(f"{name} must be a sequence of {what}, got {values!r}.")
+    return tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+
+
 def _checked(settings: Settings) -> Settings:
-    at_least: dict[str, float] = {"members": 1, "folds": 2, "bins": 0, "levels": 1}
-    at_least |= {"steps": 1, "batch_size": 1, "weight_decay": 0.0}
+    at_least = {"members": 1, "folds": 2, "bins": 0, "levels": 1, "steps": 1, "batch_size": 1}
     for name, least in at_least.items():
         value = getattr(settings, name)
-        if value is not None and not value >= least:
-            raise ValueError(f"{name} must be at least {least:g}, got {value!r}.")
-    if not 0.0 <= settings.unbinned <= 1.0:
+        if value is not None and not (_is_whole(value) and value >= least):
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    for name in ("learning_rate", "patience"):
+        if not _is_number(getattr(settings, name)) or not getattr(settings, name) > 0:
+            raise ValueError(f"{name} must be positive, got {getattr(settings, name)!r}.")
+    if not _is_number(settings.weight_decay) or not settings.weight_decay >= 0:
+        raise ValueError(f"weight_decay must be at least 0, got {settings.weight_decay!r}.")
+    if not _is_number(settings.unbinned) or not 0.0 <= settings.unbinned <= 1.0:
         raise ValueError(f"unbinned must be a share from 0 to 1, got {settings.unbinned!r}.")
-    if not settings.learning_rate > 0:
-        raise ValueError(f"learning_rate must be positive, got {settings.learning_rate!r}.")
+    if not all(_is_whole(size) and size > 0 for size in settings.hidden):
+        raise ValueError(f"hidden must hold positive whole numbers, got {settings.hidden!r}.")
+    if not all(_is_number(share) and 0.0 <= share < 1.0 for share in settings.dropout):
+        raise ValueError(
+            f"dropout must hold shares from 0 up to, but not, 1, got {settings.dropout!r}."
+        )
     return settings
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -10,7 +10,6 @@ from sklearn.base import RegressorMixin
 
 from .base import BagEstimator
 from .columns import is_frame
-from .prediction import check_probabilities
 
 __all__ = ["DistributionRegressor"]
 
@@ -66,21 +65,25 @@ class DistributionRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, eval_set: Any, one_pass: bool
     ) -> DistributionRegressor:
-        first = not (one_pass and hasattr(self, "fitted_"))
+        first = not self._continues(one_pass)
         names = _target_names(y)
         _refuse_text(y)
         X, y, columns = self._check_rows(
             X, y, reset=first, multi_output=True, y_numeric=True, ensure_min_samples=2 - one_pass
         )
         y = self._check_y(y, must_vary=first)
+        weights = self._check_weights(sample_weight, X, least=2 - one_pass)
+        if weights is not None and first:
+            self._check_y(y[weights > 0], must_vary=True)
         held = None
         if eval_set is not None:
-            self.columns_ = columns
-            held_X, held_y, _ = self._check_rows(*eval_set, multi_output=True, y_numeric=True)
+            held_X, held_y = self._check_eval_set(
+                eval_set, columns, multi_output=True, y_numeric=True
+            )
             held = held_X, self._check_y(held_y, must_vary=False)
             if held[1].shape[1:] != y.shape[1:]:
                 raise ValueError("the y of eval_set has another number of targets than y.")
-        self._train(X, y, sample_weight, columns, held, one_pass)
+        self._train(X, y, weights, columns, held, one_pass)
         self.target_names_ = names or list(range(y.shape[1] if y.ndim == 2 else 1))
         return self
 
@@ -119,7 +122,6 @@ class DistributionRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Central intervals (n, 2), or (n, d, 2): with probability `coverage` y lies inside."""
-        check_probabilities(coverage, "coverage")
         return self._framed(X, self.predict_dist(X).interval(coverage), ["low", "high"])
 
     def predict_cdf(self, X: Any, y: Any) -> Any:
@@ -152,10 +154,14 @@ class DistributionRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
         if (below is None) + (above is None) + (between is None) != 2:
             raise ValueError("say which event: exactly one of below, above and between.")
         if between is not None:
+            if not isinstance(between, (tuple, list)) or len(between) != 2:
+                raise ValueError(f"between must be a pair (low, high), got {between!r}.")
             above, below = between
+            if (np.asarray(above) > np.asarray(below)).any():
+                raise ValueError(f"between needs low <= high, got {between!r}.")
         return self._framed(X, self.predict_dist(X).event(below, above))
 
-    def sample(self, X: Any, n: int = 1, random_state: int | None = None) -> Any:
+    def sample(self, X: Any, n: int = 1, random_state: Any = None) -> Any:
         """Draw n values per row: (n_rows, n), or joint draws (n_rows, n, d)."""
         return self._framed(X, self.predict_dist(X).sample(n, random_state), draws=True)
 

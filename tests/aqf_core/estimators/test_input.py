@@ -95,7 +95,7 @@ def test_bad_questions(model: QuantileFlowRegressor) -> None:
 def test_bad_settings() -> None:
     with pytest.raises(UnknownNameError, match="unknown preset 'fastest'; choose from default"):
         quick(preset="fastest").fit(X, Y)
-    with pytest.raises(ValueError, match="members must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="members must be a whole number of at least 1, got 0"):
         quick(members=0).fit(X, Y)
     with pytest.raises(ValueError, match="learning_rate must be positive"):
         quick(learning_rate=-1.0).fit(X, Y)
@@ -111,7 +111,71 @@ def test_bad_settings() -> None:
         PoissonRegressor("fast", steps=5).fit(X, Y)
 
 
+BAD_SETTINGS = {
+    "one size": ({"hidden": 32}, "hidden must be a sequence of layer sizes"),
+    "negative size": ({"hidden": (-3,)}, "hidden must hold positive whole numbers"),
+    "certain dropout": ({"dropout": (1.0,)}, "dropout must hold shares"),
+    "one dropout": ({"dropout": 0.2}, "dropout must be a sequence of shares"),
+    "half a step": ({"steps": 10.5}, "steps must be a whole number of at least 1, got 10.5"),
+    "text": ({"steps": "10"}, "steps must be a whole number"),
+    "float members": ({"members": 2.0}, "members must be a whole number"),
+    "impatience": ({"patience": -1}, "patience must be positive"),
+    "device": ({"device": "gpuu"}, "device 'gpuu' cannot be used here .*; choose 'auto'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SETTINGS)
+def test_settings_of_a_wrong_kind(case: str) -> None:
+    options, sentence = BAD_SETTINGS[case]
+    with pytest.raises(ValueError, match=sentence):
+        quick(**options).fit(X, Y)
+
+
+def test_rows_without_weight_do_not_count() -> None:
+    weights = np.zeros(60)
+    weights[3] = 1
+    with pytest.raises(ValueError, match="positive in 1 of 60 rows, but learning needs at least 2"):
+        quick().fit(X, Y, sample_weight=weights)
+    weights[4] = 1
+    with pytest.raises(ValueError, match=r"y is constant \(1 in every row\)"):
+        quick().fit(X, np.where(weights > 0, 1.0, Y), sample_weight=weights)
+
+
+def test_continuing_needs_the_same_network_and_columns() -> None:
+    model = quick(warm_start=True, hidden=(8,)).fit(X, Y)
+    with pytest.raises(ValueError, match="X has 2 features, but .* expecting 3"):
+        model.fit(X[:, :2], Y)
+    with pytest.raises(ValueError, match=r"hidden is \(9,\), but .* fitted with \(8,\)"):
+        model.set_params(hidden=(9,)).fit(X, Y)
+    frame = pd.DataFrame({"size": Y, "colour": pd.Categorical(["b", "c"] * 30)})
+    model = quick(warm_start=True).fit(frame, Y)
+    # A new category that is sorted before the others must not take the place of one of them.
+    model.fit(frame.assign(colour=pd.Categorical(["a", "c"] * 30)), Y)
+    assert model.columns_.categories == [None, ["b", "c"]]
+    labels = np.where(Y > 0, "b", "c")
+    classifier = CDFFlowClassifier("fast", steps=5, warm_start=True).fit(X, labels)
+    with pytest.raises(ValueError, match="label 'a', which is not among the classes"):
+        classifier.fit(X, np.where(Y > 0, "a", "b"))
+
+
+def test_bad_events_and_draws(model: QuantileFlowRegressor) -> None:
+    with pytest.raises(ValueError, match=r"between must be a pair \(low, high\), got 3"):
+        model.predict_event(X, between=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="between needs low <= high"):
+        model.predict_event(X, between=(2.0, 1.0))
+    with pytest.raises(ValueError, match="number of draws must be a whole number"):
+        model.sample(X, 2.5)  # type: ignore[arg-type]
+    with pytest.raises(LevelError, match="coverage must be one number"):
+        model.predict_interval(X, [0.5, 0.9])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="eval_set must be a pair"):
+        quick().fit(X, Y, eval_set=X)  # type: ignore[arg-type]
+    draws = [model.sample(X, 2, np.random.RandomState(3)) for _ in range(2)]
+    assert np.array_equal(*draws)
+
+
 def test_bad_labels() -> None:
+    with pytest.raises(ValueError, match="name a label twice"):
+        CDFFlowClassifier("fast", steps=5, order=["a", "a", "b"]).fit(X, np.where(Y > 0, "a", "b"))
     with pytest.raises(ValueError, match="single class"):
         CDFFlowClassifier("fast", steps=5).fit(X, np.zeros(60, dtype=int))
     with pytest.raises(ValueError, match="label 'c', which is not among the classes"):
@@ -136,6 +200,16 @@ def test_categories_and_missing_values() -> None:
     array = np.column_stack([size.astype(object), colour.astype(object)])
     same = quick(steps=150, categorical_features=[1]).fit(array, y)
     assert np.array_equal(same.predict(array), model.predict(frame))
+
+
+def test_names_of_single_rows_tell_nothing() -> None:
+    frame = pd.DataFrame({"size": Y, "name": pd.Categorical([f"n{k}" for k in range(60)])})
+    frame["town"] = pd.Categorical(["Ulm", "Bonn", *["Kiel"] * 58])
+    model = quick().fit(frame, Y)
+    assert model.columns_.categories == [None, [], ["Kiel"]]
+    # A town that one row had is as good as one that none had.
+    towns = frame.head(2).assign(size=0.0, town=pd.Categorical(["Ulm", "Rom"]))
+    assert np.ptp(model.predict(towns)) == 0
 
 
 def test_large_offsets_keep_their_digits() -> None:

@@ -120,6 +120,13 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         est.QuantileFlowRegressor.load(tmp_path / "missing")
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    model = est.GaussianRegressor("fast", steps=np.int64(2), hidden=np.array([4]))
+    model.fit(X, Y).save(tmp_path / "settings_of_numpy_are_fine")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        model.save(tmp_path / "none" / "model")
+
+
 def test_unfitted_models_cannot_be_saved(tmp_path: Path) -> None:
     from sklearn.exceptions import NotFittedError
 
