@@ -32,7 +32,7 @@ from .series import SeriesSet
 from .windows import Index
 
 if TYPE_CHECKING:
-    from .fitting import Fitted
+    from .fitted import Fitted
 
 __all__ = ["LevelMap", "follow", "stretched"]
 

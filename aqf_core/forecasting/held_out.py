@@ -20,7 +20,7 @@ from .forecast import path_quantiles
 from .windows import Index
 
 if TYPE_CHECKING:
-    from .fitting import Fitted
+    from .fitted import Fitted
 
 __all__ = ["HeldForecasts", "choose_marginals", "held_forecasts", "recalibrate"]
 
