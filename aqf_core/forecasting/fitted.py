@@ -47,7 +47,8 @@ class Fitted:
         data: the series to go on from.
         history: of the training.
         device: where the network is.
-        stretch: (2, H), see `following`; None until something has come true after training.
+        stretch: (2, H), see `following`; None until something has come true after training, or
+            from held-out windows if they were too few for `recalibration`.
         checked: steps of each series in `data` up to which forecasts were compared with what came
             true; None for all.
     """
@@ -123,7 +124,7 @@ class Fitted:
     def _values(self, batch: Batch, rolled: Tensor, z: Tensor) -> Tensor:
         """Final values of rolled-out paths (B, n, H); z (n, H): base values of their ranks."""
         paths = rolled
-        if self.shape.marginals != "direct" and self.recalibration is not None:
+        if self.shape.marginals != "direct" and self.calibrated:
             paths = repair_paths(rolled, LevelMap(self.recalibration, self.stretch))
         if self.shape.marginals != "rolled":
             values = direct_quantiles(self.network, batch, self.shape, z, self.support)
@@ -162,6 +163,11 @@ class Fitted:
         """The same with other marginals, see `Settings`."""
         return replace(self, shape=replace(self.shape, marginals=marginals))
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether held-out windows changed the levels; what came true later then does, too."""
+        return self.recalibration is not None or self.stretch is not None
+
     def raw(self) -> Fitted:
         """The same without recalibration."""
         return replace(self, recalibration=None, stretch=None)
@@ -194,7 +200,7 @@ class Fitted:
             origins.append(due)
         nothing = np.zeros(0, np.int64)
         where, when = np.concatenate([*index, nothing]), np.concatenate([*origins, nothing])
-        if len(where) and self.recalibration is not None:
+        if len(where) and self.calibrated:
             rolled = self.rolled_out(data, where, when, n, seed)
             self.stretch = follow(self, data, where, when, rolled)[1].stretch
         self.data, self.checked = data, done

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from ..progress import progress_bar
+from .calibration import FEWEST
 from .errors import SeriesError
 from .fitted import Fitted, Moments
-from .held_out import choose_marginals, held_forecasts, recalibrate
+from .held_out import choose_marginals, held_forecasts, recalibrate, widening
 from .network import ForecastNetwork
 from .outputs import make_output
 from .series import SeriesSet
@@ -34,6 +35,8 @@ VALIDATION_WINDOWS = 14
 RECALIBRATION_ENOUGH = 1000
 # The highest learning rate of the last part of training, relative to that of the first.
 REFIT_RATE = 0.3
+# Mean change over a season, relative to the mean size, below which windows are centred.
+SMALL_CHANGE = 0.06
 
 
 def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
@@ -53,11 +56,12 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
     series, origins, scales = source.training_windows(data.lengths - validation)
     if not len(series):
         raise SeriesError(
-            f"no series is long enough for a context, a horizon of {horizon} and {validation} "
-            "held-out steps; choose a smaller horizon or validation."
+            f"no series is long enough for a context, a horizon of {horizon} and "
+            f"{int(validation.max())} held-out steps; choose a smaller horizon or validation."
         )
     weights = scales**settings.weighting
-    held = _held_windows(data, validation, horizon)
+    few = int((validation // horizon).sum()) < FEWEST
+    held = _held_windows(data, validation, horizon, 1 if few else horizon)
     nobody = held[0][:0], held[1][:0]
     seed = forecaster._seed(None)
     device = forecaster._torch_device()
@@ -86,7 +90,11 @@ def fit_network(forecaster: Forecaster, data: SeriesSet) -> Fitted:
         forecasts = held_forecasts(fitted, held, seed)
         if marginals == "auto":
             fitted = fitted.seen_as(choose_marginals(forecasts))
-        fitted.recalibration = recalibrate(fitted.shape.marginals, settings.recalibrate, forecasts)
+        kind = settings.recalibrate
+        if few and kind != "none":
+            fitted.stretch = widening(fitted.shape.marginals, forecasts)
+        else:
+            fitted.recalibration = recalibrate(fitted.shape.marginals, kind, forecasts)
     again = round(settings.refit * history.best_step)
     if again and len(held[0]) and not history.interrupted:
         rate = REFIT_RATE * plan.learning_rate
@@ -135,8 +143,12 @@ def check_series(data: SeriesSet, horizon: int) -> None:
             )
 
 
-def validation_steps(settings: Settings, data: SeriesSet, horizon: int) -> int:
-    """Steps held out at the end of every series: a multiple of the horizon, 0 for short ones."""
+def validation_steps(settings: Settings, data: SeriesSet, horizon: int) -> Index:
+    """Steps (S,) held out at the end of each series: a multiple of the horizon, 0 for short ones.
+
+    Without any held-out window nothing would tell when to stop, so of series that are all short
+    one horizon is held out where it leaves as much as two to learn from.
+    """
     shortest = int(data.lengths.min())
     if settings.validation is not None:
         if shortest - settings.validation <= horizon:
@@ -144,9 +156,12 @@ def validation_steps(settings: Settings, data: SeriesSet, horizon: int) -> int:
                 f"validation of {settings.validation} steps leaves too little of a series of "
                 f"{shortest} steps; choose less than {max(0, shortest - horizon)}."
             )
-        return settings.validation // horizon * horizon
+        return np.full(len(data), settings.validation // horizon * horizon)
     wanted = max(VALIDATION_WINDOWS, math.ceil(RECALIBRATION_ENOUGH / len(data)))
-    return min(wanted, shortest // 4 // horizon) * horizon
+    windows = np.minimum(wanted, data.lengths // 4 // horizon)
+    if not windows.any():
+        windows = (data.lengths >= 3 * horizon).astype(np.int64)
+    return np.asarray(windows * horizon, dtype=np.int64)
 
 
 def _shape(settings: Settings, data: SeriesSet, horizon: int, marginals: str) -> WindowShape:
@@ -156,17 +171,30 @@ def _shape(settings: Settings, data: SeriesSet, horizon: int, marginals: str) ->
         # A lag that most of a series does not have says nothing.
         lags = tuple(lag for lag in data.frequency.lags() if lag <= longest // 3)
     context = settings.context or data.frequency.context()
+    season = max(1, min(data.frequency.season, longest // 2))
     return WindowShape(
         context=max(1, min(context, longest - horizon)),
         horizon=horizon,
         lags=lags,
-        season=max(1, min(data.frequency.season, longest // 2)),
+        season=season,
         calendar=settings.calendar,
         months=months_seen(data),
         offset=settings.offset,
         unknown=len(data),
         marginals=marginals,
+        centred=_centred(data, season) if settings.centred is None else settings.centred,
     )
+
+
+def _centred(data: SeriesSet, season: int) -> bool:
+    """Whether most series change little over a season, relative to their level."""
+    shares = []
+    for values in data.values:
+        if len(values) > season:
+            change = np.abs(values[season:] - values[:-season])
+            if not np.isnan(change).all():
+                shares.append(np.nanmean(change) / np.nanmean(np.abs(values)))
+    return bool(shares) and float(np.median(shares)) < SMALL_CHANGE
 
 
 def _moments(data: SeriesSet) -> Moments | None:
@@ -177,11 +205,13 @@ def _moments(data: SeriesSet) -> Moments | None:
     return rows.mean(0), np.where(spread > 0, spread, 1.0)
 
 
-def _held_windows(data: SeriesSet, validation: int, horizon: int) -> tuple[Index, Index]:
+def _held_windows(
+    data: SeriesSet, validation: Index, horizon: int, stride: int
+) -> tuple[Index, Index]:
     """Series and origins of windows that follow each other through the held-out steps."""
-    back = np.arange(validation, 0, -horizon)
-    index = np.repeat(np.arange(len(data)), len(back))
-    return index, (data.lengths[:, None] - back).reshape(-1)
+    back = [np.arange(steps, horizon - 1, -stride) for steps in validation]
+    index = np.repeat(np.arange(len(data)), [len(b) for b in back])
+    return index, data.lengths[index] - np.concatenate(back)
 
 
 def _support(

@@ -25,7 +25,8 @@ from aqf_core.experiments.forecast_scoring import (
     share_of_wins,
     table_of,
 )
-from aqf_core.experiments.forecasting import METHODS, Study, Windows
+from aqf_core.experiments.forecasting import METHODS, Study, Windows, frequency_of
+from aqf_core.forecasting import SeriesError
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["--steps", "8", "--paths", "20", "--windows", "2", "--context", "48"]
@@ -232,3 +233,28 @@ def test_relative_differences_are_paired_by_seed() -> None:
     assert "-10.0 %" in _goals([rows[0], *rows[3:]])  # only the seeds that both have
     assert "| AQF | .098 | .723 | 88.02 |" in _published([{"dataset": "electricity"}])
     assert _published([{"dataset": "wind"}]) == ""
+
+
+def monthly(tmp_path: Path, months: int) -> Path:
+    index = pd.date_range("2015-01-31", periods=months, freq="ME", name="month")
+    wave = 10 + 3 * np.sin(2 * np.pi * np.arange(months) / 12)
+    frame = pd.DataFrame({"late": np.where(np.arange(months) < 60, np.nan, wave), "whole": wave})
+    frame.index = index
+    path = tmp_path / "sales.csv"
+    frame.to_csv(path)
+    return path
+
+
+def test_monthly_files_are_read_in_months(tmp_path: Path) -> None:
+    data = read_time_series(monthly(tmp_path, 120))
+    assert frequency_of(data).context() == 24
+    study = Study(data, horizon=12, context=24, windows=2)
+    windows = Windows.of(study)
+    weekly = METHODS["weekly-naive"].run(study, windows, 0)  # seven years before: of one series
+    assert weekly["nd"] == pytest.approx(0, abs=1e-9)
+    with pytest.raises(
+        SeriesError, match=r"9 test windows .* 'late', .* choose at most 3 windows\."
+    ):
+        Windows.of(Study(data, horizon=12, context=24, windows=9))
+    with pytest.raises(SeriesError, match=r"choose a smaller horizon\."):
+        Windows.of(Study(data, horizon=40, context=24, windows=1))
