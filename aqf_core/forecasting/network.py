@@ -157,7 +157,8 @@ class ForecastNetwork(nn.Module):
 def _least_squares(x: Tensor, y: Tensor) -> Tensor:
     """Weights (K,) with which x (N, K) comes nearest to y (N,)."""
     ridge = RIDGE * (len(x) + 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    return torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
+    weights: Tensor = torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
+    return weights
 
 
 def _departures(x: Tensor, y: Tensor) -> Tensor:
