@@ -21,7 +21,14 @@ import torch
 from aqf_core.datasets import TIME_SERIES, TimeSeries, load_time_series, read_time_series
 from aqf_core.datasets.time_series import available_time_series
 from aqf_core.experiments.forecast_report import write_report
-from aqf_core.experiments.forecasting import METHODS, NAIVE, Study, choose_forecasters, jobs_for
+from aqf_core.experiments.forecasting import (
+    METHODS,
+    NAIVE,
+    Study,
+    choose_forecasters,
+    frequency_of,
+    jobs_for,
+)
 from aqf_core.experiments.records import Record, RecordFile
 from aqf_core.experiments.runner import Job, run_and_report, run_jobs, run_tool, shown_command
 from aqf_core.forecasting import PRESETS
@@ -41,7 +48,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--preset", choices=PRESETS, default="default")
     parser.add_argument("--horizon", type=int, default=24)
-    parser.add_argument("--context", type=int, default=168)
+    parser.add_argument("--context", type=int, help="steps that are read (default: 168 for hours)")
     parser.add_argument("--windows", type=int, help="test windows per series, at the end")
     parser.add_argument("--paths", type=int, default=200, help="sample paths per window")
     parser.add_argument("--steps", type=int, help="optimiser steps (default: of the preset)")
@@ -102,7 +109,7 @@ def run(args: argparse.Namespace, command: str) -> int:
         study = Study(
             data,
             args.horizon,
-            args.context,
+            args.context or frequency_of(data).context(),
             args.windows or data.windows,
             0 if args.windows else data.apart,
             args.paths,

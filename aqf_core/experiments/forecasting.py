@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -15,26 +16,22 @@ from ..datasets.time_series import TimeSeries
 from ..forecasting import (
     DeepARForecaster,
     Forecaster,
+    Frequency,
     MQRNNForecaster,
     QuantileFlowForecaster,
+    SeriesError,
     SeriesSet,
     read_series,
 )
 from ..forecasting.distributed import rank, wait
 from ..forecasting.following import follow
 from ..validation import lookup
-from .forecast_scoring import (
-    LEVELS,
-    path_energy,
-    score_points,
-    score_table,
-    table_of,
-)
+from .forecast_scoring import LEVELS, path_energy, score_points, score_table, table_of
 from .gluonts_peer import fit_gluonts
 from .records import Record
 from .runner import Job
 
-__all__ = ["METHODS", "Study", "choose_forecasters", "jobs_for"]
+__all__ = ["METHODS", "Study", "choose_forecasters", "frequency_of", "jobs_for"]
 
 Array = NDArray[np.float64]
 
@@ -89,7 +86,16 @@ class Study:
 
     def series(self) -> SeriesSet:
         """All series with the test span."""
-        return read_series(self.data.frame)
+        data = read_series(self.data.frame)
+        shortest = int(data.lengths.argmin())
+        most = int(data.lengths[shortest]) // self.horizon - 2
+        if self.windows > most:
+            raise SeriesError(
+                f"{self.windows} test windows of {self.horizon} steps leave too little of "
+                f"{data.label(shortest)}, which has {data.lengths[shortest]} steps; choose "
+                + (f"at most {most} windows." if most > 0 else "a smaller horizon.")
+            )
+        return data
 
     def training(self, data: SeriesSet) -> SeriesSet:
         """The part before the test span."""
@@ -129,9 +135,12 @@ class Windows:
         return between(study.windows, apart, between(apart, 0) if apart else None)
 
     def truth(self, back: int = 0) -> Array:
-        """What came true, or what was so many steps before: (W, H)."""
-        pairs = zip(self.index, self.origins - back, strict=True)
-        return np.stack([self.data.values[i][t : t + self.horizon] for i, t in pairs])
+        """What came true, or what was so many steps before, NaN before the beginning: (W, H)."""
+        table = np.full((len(self.index), self.horizon), np.nan)
+        for row, (i, t) in enumerate(zip(self.index, self.origins - back, strict=True)):
+            first = max(0, -t)
+            table[row, first:] = self.data.values[i][t + first : max(0, t + self.horizon)]
+        return table
 
     def some(self, most: int) -> NDArray[np.int64]:
         """Which windows to take if all would be too many, evenly spread."""
@@ -242,7 +251,11 @@ def _naive(back: Callable[[Study], Sequence[int]]) -> Callable[..., Record]:
         scores = []
         for part in [windows, *([windows.apart] if windows.apart else [])]:
             shifts = np.stack([part.truth(lag) for lag in back(study)])
-            scores.append(score_points(np.nanmedian(shifts, axis=0), part.truth()))
+            with warnings.catch_warnings():  # of a step that was always missing
+                warnings.simplefilter("ignore", RuntimeWarning)
+                usual = np.nanmedian(shifts, axis=0)
+            truth = part.truth()
+            scores.append(score_points(usual, np.where(np.isnan(usual), np.nan, truth)))
         return scores[0] | ({"later": scores[1]} if windows.apart else {})
 
     return run
@@ -269,9 +282,14 @@ def _gluonts(study: Study, windows: Windows, seed: int) -> Record:
     }
 
 
+def frequency_of(data: TimeSeries) -> Frequency:
+    """The frequency of a data set."""
+    return read_series(data.frame.iloc[:, :1]).frequency
+
+
 def _days(study: Study) -> int:
     """Steps of a season, at least the horizon: a forecast knows nothing younger."""
-    season = read_series(study.data.frame.iloc[:50]).frequency.season
+    season = frequency_of(study.data).season
     return season * -(-study.horizon // season)
 
 

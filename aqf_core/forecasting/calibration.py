@@ -8,6 +8,8 @@ quantile, over all paths of its window, of the repaired level; paths keep their 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,15 @@ from ..normal import base_to_level, level_to_base
 from ..recalibration import Recalibration, make_recalibration
 from .following import LevelMap
 
-__all__ = ["fit_recalibration", "repair_paths"]
+__all__ = ["FEWEST", "fit_recalibration", "fit_widening", "repair_paths"]
 
 # Fewer held-out windows than this say too little about the tails.
 FEWEST = 20
 # Base values of a truth far outside the paths say "far away" and nothing more.
 FARTHEST = 6.0
+# Coverage at which a single factor is right, and its largest logarithm. It never narrows: the few
+# held-out windows of a short series are seldom as hard as what comes.
+COVERAGE, WIDEST = 0.8, 1.5
 
 
 def fit_recalibration(
@@ -49,6 +54,35 @@ def fit_recalibration(
     generator = torch.Generator(device=paths.device).manual_seed(seed)
     z = _truth_in_base(paths[whole].double(), truth[whole].double(), generator)
     return make_recalibration(kind, per_column=True).fit(base_to_level(z))
+
+
+def fit_widening(paths: Tensor, truth: Tensor, seed: int = 0) -> Tensor | None:
+    """One factor for the width of all intervals, where a map for each step would be learned from
+    too little: logarithms (2, H) as in `following`, or None if nothing is known.
+
+    The factor is a conformal one: with n truths, 80 % intervals hold at least .8 (n + 1) of them.
+
+    Args:
+        paths: (W, n, H).
+        truth: (W, H), NaN where unknown.
+        seed: of the ranks among equal values.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> stretch = fit_widening(0.5 * torch.randn(9, 100, 3), torch.randn(9, 3))
+        >>> stretch.shape, bool(stretch[0, 0] > 0.4)
+        (torch.Size([2, 3]), True)
+    """
+    known = ~truth.isnan()
+    count = int(known.sum())
+    if count == 0:
+        return None
+    generator = torch.Generator(device=paths.device).manual_seed(seed)
+    z = _truth_in_base(paths.double(), truth.double().nan_to_num(), generator)[known].abs()
+    place = min(count, math.ceil(COVERAGE * (count + 1)))
+    edge = level_to_base(torch.tensor(0.5 + 0.5 * COVERAGE, dtype=torch.float64))
+    factor = (z.sort().values[place - 1] / edge).clamp_min(1e-3).log().clamp(0.0, WIDEST)
+    return factor.cpu().expand(2, truth.shape[1]).clone()
 
 
 def _levels(paths: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from .series import SeriesSet
 from .windows import Index
 
 if TYPE_CHECKING:
-    from .fitting import Fitted
+    from .fitted import Fitted
 
 __all__ = ["LevelMap", "follow", "stretched"]
 
@@ -83,7 +83,11 @@ def stretched(stretch: Tensor | None, below: Array, above: Array, known: Array) 
     count = known.sum(0)
     misses = np.stack([(side * known).sum(0) for side in (below, above)])
     change = torch.from_numpy(RATE * (misses - TAIL * count) / (count + FEW))
-    return (change if stretch is None else stretch + change).clamp(-FARTHEST, FARTHEST)
+    if stretch is None:
+        return change.clamp(-FARTHEST, FARTHEST)
+    # What few held-out windows asked for may lie farther out already.
+    limit = stretch.abs().clamp_min(FARTHEST)
+    return (stretch + change).clamp(-limit, limit)
 
 
 def follow(
@@ -102,7 +106,7 @@ def follow(
         Paths (W, n, H), and the network as it is when all these windows have come true.
     """
     source = fitted.source(data)
-    if fitted.recalibration is None:
+    if not fitted.calibrated:
         return fitted.finish(data, index, origins, rolled, source), fitted
     horizon = fitted.shape.horizon
     made, due = _times(data, index, origins), _times(data, index, origins + horizon)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..errors import LevelError
 from .errors import NotFittedError, SeriesError
-from .fitting import Fitted, fit_network
+from .fitted import Fitted
+from .fitting import fit_network
 from .following import follow as follow_windows
 from .forecast import Array, Forecast, event_probability
 from .frequency import Frequency, parse_frequency

@@ -66,7 +66,8 @@ class Frequency:
     def context(self) -> int:
         """Steps of history that the network reads by default."""
         if self.months or self.seconds >= SECONDS["W"]:
-            return 2 * self.season if self.months else 26
+            # Years have no season of their own; a dozen show cycles and trends.
+            return (2 * self.season if self.season > 1 else 12) if self.months else 26
         return min(7 * self.season, 336)
 
     def range(self, start: np.datetime64, steps: int, first: int = 0) -> Stamps:

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from ..metrics import check_score
 from ..recalibration import Recalibration
-from .calibration import fit_recalibration
+from .calibration import fit_recalibration, fit_widening
 from .forecast import path_quantiles
 from .windows import Index
 
 if TYPE_CHECKING:
-    from .fitting import Fitted
+    from .fitted import Fitted
 
-__all__ = ["HeldForecasts", "choose_marginals", "held_forecasts", "recalibrate"]
+__all__ = ["HeldForecasts", "choose_marginals", "held_forecasts", "recalibrate", "widening"]
 
 Array = NDArray[np.float64]
 
@@ -113,3 +113,11 @@ def recalibrate(marginals: str, kind: str, forecasts: HeldForecasts) -> Recalibr
     table = torch.from_numpy(forecasts.views[marginals]).movedim(-1, 1)
     truth = torch.from_numpy(forecasts.truth)
     return fit_recalibration(kind, table, truth, forecasts.seed)
+
+
+def widening(marginals: str, forecasts: HeldForecasts) -> torch.Tensor | None:
+    """One factor for all widths (2, H) instead, for few held-out windows; None without any."""
+    if marginals not in forecasts.views:
+        return None
+    table = torch.from_numpy(forecasts.views[marginals]).movedim(-1, 1)
+    return fit_widening(table, torch.from_numpy(forecasts.truth), forecasts.seed)

@@ -4,7 +4,7 @@ At step t it reads the previous value, lagged values, the median of seven season
 covariates, an embedding of the series and the logarithms of scale and spread. It emits the
 parameters of the next value:
 
-    value_t = scale * (base_t + unit * spread * y_t),      y_t ~ output(h_t)
+    value_t = location + scale * (base_t + unit * spread * y_t),      y_t ~ output(h_t)
 
 where h_t is linear in the state of the LSTM and base_t is a learned linear function of the past
 values that starts at its least-squares fit. The spread of a window is the mean distance of its
@@ -87,14 +87,13 @@ class ForecastNetwork(nn.Module):
         return cast("list[RecurrentLayer]", list(self.layers))
 
     @torch.no_grad()
-    def start_from(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch, centred: bool = False) -> None:
         """Set the base to the least-squares fit on some windows, and unit and log scale by it."""
         for kind, seen in enumerate((False, True)):
             rows = (batch.mask > 0) & ((batch.known[..., -1] > 0) == seen)
             x, y = batch.past[rows].double(), batch.target[rows].double()
             x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-            ridge = RIDGE * (len(x) + 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-            weights = torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
+            weights = _departures(x, y) if centred else _least_squares(x, y)
             self.base.weight[kind] = weights[:-1]
             self.base.bias[kind] = weights[-1]
         left = (y - x @ weights).abs() / batch.spread[:, None].expand_as(rows)[rows]
@@ -153,3 +152,24 @@ class ForecastNetwork(nn.Module):
             hidden.append(h)
             memory.append(c)
         return hidden, memory
+
+
+def _least_squares(x: Tensor, y: Tensor) -> Tensor:
+    """Weights (K,) with which x (N, K) comes nearest to y (N,)."""
+    ridge = RIDGE * (len(x) + 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    weights: Tensor = torch.linalg.solve(x.t() @ x + ridge, x.t() @ y)
+    return weights
+
+
+def _departures(x: Tensor, y: Tensor) -> Tensor:
+    """The same for past values and 1, drawn towards the last past value instead of towards 0.
+
+    What is fitted are departures from it, each in units of its own size.
+    """
+    usual = x[:, -2:-1]
+    parts = torch.cat([x[:, :-2] - usual, usual, x[:, -1:]], 1)
+    size = parts.square().mean(0).sqrt().clamp_min(1e-12)
+    found = _least_squares(parts / size, y - usual[:, 0]) / size
+    weights = found.clone()
+    weights[-2] = 1.0 + found[-2] - found[:-2].sum()
+    return weights

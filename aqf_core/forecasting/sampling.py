@@ -49,6 +49,7 @@ def direct_quantiles(
     unit = (network.unit * batch.spread)[:, None, None]
     y = network.output.quantiles(z.t().to(h), h)  # (B, H, K)
     values = torch.addcmul(base, unit, y) * batch.scale[:, None, None]
+    values = values + batch.location[:, None, None]
     values = values if support is None else values.clamp(*support)
     return values.movedim(-1, 1)
 
@@ -109,6 +110,7 @@ class _Walk:
         fixed = torch.stack([reorder_gates(gates) for gates in fixed])
         base = network.base_of(batch)[:, context:]
         unit, scale = (network.unit * batch.spread)[:, None], batch.scale[:, None]
+        location = batch.location[:, None]
         path = inputs.new_empty(self.shape.horizon, self.windows, self.n)
         for j in range(self.shape.horizon):
             start = base[:, j, None]
@@ -129,8 +131,9 @@ class _Walk:
             y = self.draw(z, h).view(self.windows, self.n)
             torch.addcmul(start, unit, y, out=path[j])
             if support is not None:
-                path[j].clamp_(support[0] / scale, support[1] / scale)
-        return (path * scale).movedim(0, -1)
+                low, high = ((bound - location) / scale for bound in support)
+                path[j].clamp_(low, high)
+        return (path * scale + location).movedim(0, -1)
 
     def _noise(self, generator: torch.Generator | None, like: Tensor) -> Tensor:
         """Standard normal noise (B * n,)."""

@@ -23,6 +23,9 @@ class Settings:
         dropout: share of units dropped between layers.
         calendar: "cyclic" or "linear" encoding of hour, weekday and month.
         offset: added to the scale of a window.
+        centred: whether the mean of a window is subtracted before it is divided by the standard
+            deviation, instead of being divided by the mean only; None does so where the changes
+            over a season are small beside the level.
         transformer: of the flow.
         transformer_options: of the flow, as pairs.
         levels: quantile levels per value and step of the flow's loss.
@@ -44,8 +47,9 @@ class Settings:
         weighting: windows are drawn in proportion to this power of their scale; 1 is DeepAR's rule.
         validation: steps at the end of each series that do not train but stop training and
             recalibrate; None: fourteen horizons (more if there are few series), but at most a
-            quarter of the shortest series.
-        recalibrate: "spline", "isotonic", "conformal" or "none", one map per step of the horizon.
+            quarter of each series.
+        recalibrate: "spline", "isotonic", "conformal" or "none", one map per step of the horizon,
+            or one factor for all widths if fewer than 20 held-out windows do not overlap.
         refit: steps, relative to those before, of a last part of training that also learns from
             the held-out windows once these have done their work.
     """
@@ -57,6 +61,7 @@ class Settings:
     dropout: float = 0.1
     calendar: str = "cyclic"
     offset: float = 0.0
+    centred: bool | None = None
     transformer: str = "spline"
     transformer_options: tuple[tuple[str, Any], ...] = ()
     levels: int = 8
@@ -83,6 +88,7 @@ PRESETS: dict[str, Settings] = {
     "paper": Settings(
         calendar="linear",
         offset=1.0,
+        centred=False,
         transformer="monotone_net",
         transformer_options=(("units", 20), ("layers", 1)),
         levels=1,

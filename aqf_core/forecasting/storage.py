@@ -18,7 +18,8 @@ from ..model_files import (
     unpack_recalibration,
     write,
 )
-from .fitting import Fitted, build_network
+from .fitted import Fitted
+from .fitting import build_network
 from .frames import Layout
 from .frequency import Frequency
 from .series import SeriesSet

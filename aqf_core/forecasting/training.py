@@ -122,7 +122,7 @@ def train(
     draw = _Draw(source, windows, plan, device)
     network.to(device)
     if plan.fresh:
-        network.start_from(draw(START_WINDOWS))
+        network.start_from(draw(START_WINDOWS), source.shape.centred)
     objective = Objective(network, source.shape, plan.blind > 0)
     walks = network.output.paths > 0
     model: nn.Module = objective
@@ -234,6 +234,7 @@ class _Watch:
         self.objective, self.history = objective, History()
         self.network = objective.network
         self.walks = self.network.output.paths > 0
+        self.centred = source.shape.centred
         self.saved: list[Tensor] | None = None
         self.stale = 0
         self.batches: list[Batch] = []
@@ -260,7 +261,9 @@ class _Watch:
         total = weight = 0.0
         for batch in self.batches:
             losses = self.objective(batch, self.walks)
-            mask = batch.mask * (batch.scale * batch.spread)[:, None]
+            # Centred windows count alike: the large levels of some series say nothing.
+            size = batch.spread if self.centred else batch.scale * batch.spread
+            mask = batch.mask * size[:, None]
             total += float((losses * mask).sum())
             weight += float(mask.sum())
         torch.random.set_rng_state(state)

@@ -2,7 +2,9 @@
 
 A window with origin t covers the steps t - context, ..., t + horizon - 1. Its scale is the mean of
 the non-zero absolute values of its context, by which everything the network reads and predicts is
-divided, so that one network serves series of any size.
+divided, so that one network serves series of any size. Where changes are small beside the level,
+these would be nearly equal numbers: windows are then centred, with the mean of their context as
+location and its standard deviation as scale.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class WindowShape:
         offset: added to the scale of a window; 1 in the paper.
         unknown: number of the embedding for series that training did not see.
         marginals: where the distribution of a step comes from, see `Settings`.
+        centred: whether windows are centred.
     """
 
     context: int
@@ -52,6 +55,7 @@ class WindowShape:
     offset: float = 0.0
     unknown: int = 0
     marginals: str = "both"
+    centred: bool = False
 
     @property
     def history(self) -> int:
@@ -71,7 +75,8 @@ class WindowShape:
 
 
 class Batch(NamedTuple):
-    """B windows of L = context + horizon steps, values divided by the scale of the window.
+    """B windows of L = context + horizon steps, values less the location of the window and divided
+    by its scale.
 
     Attributes:
         target: (B, L).
@@ -81,6 +86,7 @@ class Batch(NamedTuple):
         ids: (B,), number of the embedding.
         scale: (B,).
         spread: (B,), mean distance of the context from the season before, in units of the scale.
+        location: (B,), 0 unless windows are centred.
     """
 
     target: Tensor
@@ -90,6 +96,7 @@ class Batch(NamedTuple):
     ids: Tensor
     scale: Tensor
     spread: Tensor
+    location: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
@@ -143,6 +150,11 @@ class WindowSource:
         self.seen, self.counts = torch.from_numpy(seen), torch.from_numpy(counts)
         self.known = torch.from_numpy(np.concatenate(known))
         size = np.abs(filled)
+        # Of centred windows, from the first value of their series on, for the sake of rounding.
+        first = np.repeat([v[~np.isnan(v)][:1].sum() for v in data.values], blocks)
+        self._first = first[self.starts] if len(data) else first
+        self._value = _Sums(filled - first, seen)
+        self._square = _Sums((filled - first) ** 2, seen)
         change = np.abs(filled - np.roll(filled, shape.season))
         self._size = _Sums(size, seen & (size > 0))
         self._change = _Sums(change, seen & np.roll(seen, shape.season))
@@ -172,8 +184,11 @@ class WindowSource:
 
     def scales(self, series: Index, origins: Index) -> NDArray[np.float64]:
         """Scale of each window: offset + mean of the non-zero |values| of its context, but at
-        least a thousandth of their mean since the beginning; NaN if nothing was observed."""
+        least a thousandth of their mean since the beginning; NaN if nothing was observed. Of
+        centred windows the standard deviation, alike."""
         end, begin = self.starts[series] + origins, self.starts[series]
+        if self.shape.centred:
+            return self._deviations(series, begin, end)
         scale = self._size.mean(end - self.shape.context, end)
         whole = self._size.mean(begin, end)
         scale = np.fmax(scale, whole / 1000)
@@ -183,6 +198,29 @@ class WindowSource:
             seen = self.seen.numpy()[rows].any(1)
             scale[zeros] = np.where(seen, 1.0 - self.shape.offset, np.nan)
         return scale + self.shape.offset
+
+    def locations(self, series: Index, origins: Index) -> NDArray[np.float64]:
+        """Mean of the context of each window if windows are centred, else 0."""
+        if not self.shape.centred:
+            return np.zeros(len(series))
+        end = self.starts[series] + origins
+        mean = self._value.mean(end - self.shape.context, end)
+        return self._first[series] + np.where(np.isnan(mean), 0.0, mean)
+
+    def _deviations(self, series: Index, begin: Index, end: Index) -> NDArray[np.float64]:
+        context = self.shape.context
+
+        def deviation(first: Index) -> NDArray[np.float64]:
+            mean, square = self._value.mean(first, end), self._square.mean(first, end)
+            rest: NDArray[np.float64] = np.sqrt(np.maximum(square - mean**2, 0.0))
+            # What is left by rounding is no deviation.
+            return np.where(rest > 1e-6 * np.sqrt(square), rest, 0.0 * rest)
+
+        scale = np.fmax(deviation(end - context), deviation(begin) / 1000)
+        # Of what never changed so far, as of a single value, only the size is known.
+        size = 0.1 * self._size.mean(begin, end)
+        size = np.where(np.isnan(size), 1.0, size)
+        return np.where(scale == 0, size, scale)
 
     def spreads(self, series: Index, origins: Index) -> NDArray[np.float64]:
         """Mean |value - value a season before| over the context of each window, but at least a
@@ -230,14 +268,16 @@ class WindowSource:
         steps = torch.arange(-shape.context, shape.horizon)
         place = origin[:, None] + steps  # (B, L)
         scale = torch.from_numpy(self.scales(series, origins))
-        target = self.filled[place] / scale[:, None]
+        location = torch.from_numpy(self.locations(series, origins))
+        target = (self.filled[place] - location[:, None]) / scale[:, None]
         back = torch.tensor([1, *shape.lags])
         source = place[..., None] - back
         hidden = torch.as_tensor(blind).expand(len(origin))[:, None, None]
         late = (source - origin[:, None, None] + 1).clamp_min(0) * hidden
         seasons = torch.div(late + shape.season - 1, shape.season, rounding_mode="floor")
         past = self.filled[source - shape.season * seasons]
-        past = torch.cat([past, self.usual[place][..., None]], -1) / scale[:, None, None]
+        past = torch.cat([past, self.usual[place][..., None]], -1)
+        past = (past - location[:, None, None]) / scale[:, None, None]
         seen = (self.seen[place - 1] & (late[..., 0] == 0)).float()
         known = torch.cat([self.known[place], seen[..., None]], -1)
         mask = self.counts[place].float()
@@ -245,7 +285,7 @@ class WindowSource:
         spread = torch.from_numpy(self.spreads(series, origins)) / scale
         parts = (target, mask, past, known, spread)
         target, mask, past, known, spread = (part.float() for part in parts)
-        return Batch(target, mask, past, known, ids, scale.float(), spread)
+        return Batch(target, mask, past, known, ids, scale.float(), spread, location.float())
 
 
 def months_seen(data: SeriesSet) -> bool:

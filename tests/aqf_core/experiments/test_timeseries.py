@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from aqf_core.datasets import DataError, load_time_series, read_time_series, simulate_loads
+from aqf_core.experiments.forecast_report import _goals, _published, draw_bands
 from aqf_core.experiments.forecast_scoring import (
     LEVELS,
     path_energy,
@@ -24,7 +25,8 @@ from aqf_core.experiments.forecast_scoring import (
     share_of_wins,
     table_of,
 )
-from aqf_core.experiments.forecasting import METHODS, Study, Windows
+from aqf_core.experiments.forecasting import METHODS, Study, Windows, frequency_of
+from aqf_core.forecasting import SeriesError
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ["--steps", "8", "--paths", "20", "--windows", "2", "--context", "48"]
@@ -193,3 +195,66 @@ def test_windows_apart_come_last_and_are_no_part_of_the_others() -> None:
     assert np.array_equal(windows.truth(back=24)[1], windows.truth()[0])
     naive = METHODS["seasonal-naive"].run(study, windows, 0)
     assert naive["nd"] > 0 and naive["later"]["nd"] > 0
+
+
+def band(level: float) -> dict[str, Any]:
+    low, mid, high = ([level + k] * 6 for k in (-1.0, 0.0, 1.0))
+    return {"series": "a", "low": low, "mid": mid, "high": high, "truth": [level] * 6}
+
+
+def test_the_legend_of_the_figure_lies_outside_its_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: drawn.append(figure))
+    rows = [{"method": m, "bands": [band(1.0), band(5.0)]} for m in ("aqf", "deepar")]
+    draw_bands(rows, tmp_path / "x.png")
+    figure = drawn[0]
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    place = legend.get_window_extent()
+    assert len(figure.axes) == 4 and not any(ax.get_legend() for ax in figure.axes)
+    assert not any(place.overlaps(ax.get_window_extent()) for ax in figure.axes)
+    assert [ax.get_xlabel() for ax in figure.axes] == ["", "", "steps", "steps"]
+
+
+def test_relative_differences_are_paired_by_seed() -> None:
+    def record(method: str, seed: int, nd: float) -> dict[str, Any]:
+        return {"method": method, "seed": seed, "nd": nd, "rmse": 1.0}
+
+    rows = [record("aqf", 0, 0.9), record("aqf", 1, 1.1), record("seasonal-naive", 0, 1.0)]
+    rows += [record("deepar", 0, 1.0), record("deepar", 1, 1.0)]
+    text = _goals(rows)
+    assert "| DeepAR | +0.0 ± 14.1 % | +0.0 ± 0.0 % | - |" in text
+    assert "| one day before | +0.0 ± 14.1 % |" in text and "standard deviation" in text
+    assert "±" not in _goals([rows[0], rows[3]])
+    assert "-10.0 %" in _goals([rows[0], *rows[3:]])  # only the seeds that both have
+    assert "| AQF | .098 | .723 | 88.02 |" in _published([{"dataset": "electricity"}])
+    assert _published([{"dataset": "wind"}]) == ""
+
+
+def monthly(tmp_path: Path, months: int) -> Path:
+    index = pd.date_range("2015-01-31", periods=months, freq="ME", name="month")
+    wave = 10 + 3 * np.sin(2 * np.pi * np.arange(months) / 12)
+    frame = pd.DataFrame({"late": np.where(np.arange(months) < 60, np.nan, wave), "whole": wave})
+    frame.index = index
+    path = tmp_path / "sales.csv"
+    frame.to_csv(path)
+    return path
+
+
+def test_monthly_files_are_read_in_months(tmp_path: Path) -> None:
+    data = read_time_series(monthly(tmp_path, 120))
+    assert frequency_of(data).context() == 24
+    study = Study(data, horizon=12, context=24, windows=2)
+    windows = Windows.of(study)
+    weekly = METHODS["weekly-naive"].run(study, windows, 0)  # seven years before: of one series
+    assert weekly["nd"] == pytest.approx(0, abs=1e-9)
+    with pytest.raises(
+        SeriesError, match=r"9 test windows .* 'late', .* choose at most 3 windows\."
+    ):
+        Windows.of(Study(data, horizon=12, context=24, windows=9))
+    with pytest.raises(SeriesError, match=r"choose a smaller horizon\."):
+        Windows.of(Study(data, horizon=40, context=24, windows=1))
