@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,18 @@ def test_a_high_level_does_not_hide_what_changes() -> None:
         forecast, truth = model.backtest(series, windows=2, n=50)
         # A thousandth of a level of 300 would be larger than the noise.
         assert np.abs(forecast.median() - truth).mean() < 0.3
+
+
+def test_centred_models_are_saved_and_go_on(tmp_path: Path) -> None:
+    series = high(300.0)
+    model = QuantileFlowForecaster("fast", horizon=24, **SMALL).fit(series[:-48])
+    model.save(tmp_path / "model")
+    again = QuantileFlowForecaster.load(tmp_path / "model")
+    assert again.fitted_.shape.centred
+    for each in (model, again):
+        each.update(series)
+    assert np.array_equal(again.predict(20).samples, model.predict(20).samples)
+    assert np.abs(model.predict(50).median() - 300.0).max() < 5.0
 
 
 def test_loads_are_divided_by_their_mean_only() -> None:
