@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -72,13 +73,9 @@ class AutoregressiveQuantileFlow(nn.Module):
         >>> x, context = torch.randn(64, 2), torch.randn(64, 3)
         >>> flow.loss(x, context).shape
         torch.Size([])
-        >>> flow.sample(10, context).shape
-        torch.Size([10, 64, 2])
         >>> u = flow.cdf(x, context)
         >>> torch.allclose(flow.quantile(u, context), x, atol=1e-4)
         True
-        >>> flow(context).log_prob(x).shape
-        torch.Size([64])
     """
 
     def __init__(
@@ -336,7 +333,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         values = list(columns.unbind(0))
         state = self.conditioner.start(z.shape[:-1], context)
         if torch.is_grad_enabled() or tracing() or columns.dtype.itemsize < 4:
-            transform = self._recorded(values)
+            transform: Callable[[int, Tensor], None] = partial(_replace, self.transformer, values)
         else:
             transform = self.transformer.sampler(columns)
         seen: Tensor | None = None
@@ -345,14 +342,6 @@ class AutoregressiveQuantileFlow(nn.Module):
             transform(j, h)
             seen = self._seen(values[j])
         return self.space.to_data(torch.stack(values, dim=-1))
-
-    def _recorded(self, values: list[Tensor]) -> Callable[[int, Tensor], None]:
-        """Replaces z_j by y_j in a list, which leaves the tensors that autograd has saved alone."""
-
-        def transform(j: int, h: Tensor) -> None:
-            values[j] = self.transformer.from_base(values[j], h)
-
-        return transform
 
     # Shapes and checks -------------------------------------------------------------------------
 
@@ -369,8 +358,7 @@ class AutoregressiveQuantileFlow(nn.Module):
         return x, y, log_slope, h
 
     def _float(self, x: Tensor) -> Tensor:
-        dtype = self.space.loc.dtype
-        return x if x.dtype == dtype else x.to(dtype)
+        return x.to(self.space.loc.dtype)
 
     def _seen(self, y: Tensor) -> Tensor:
         """What the conditioner gets to see of a value in model space."""
@@ -404,3 +392,8 @@ class AutoregressiveQuantileFlow(nn.Module):
     def extra_repr(self) -> str:
         shape = self.features if len(self.event_shape) == 1 else tuple(self.event_shape)
         return f"features={shape}, context={self.context}"
+
+
+def _replace(transformer: Transformer, values: list[Tensor], j: int, h: Tensor) -> None:
+    """Replace z_j by y_j in a list, which leaves the tensors that autograd has saved alone."""
+    values[j] = transformer.from_base(values[j], h)

@@ -29,12 +29,12 @@ from ..models.coder import make_grid
 from ..models.detector import FlowDetector
 from ..models.prediction import (
     Detections,
-    PredictionOptions,
     box_sizes,
     cell_distribution,
     dropout_masks,
     find_candidates,
 )
+from ..models.prediction_options import PredictionOptions
 from .cached_branch import CellCache, image_code
 
 #: Boxes predicted at a time; bounds the memory of mixtures and samples.

@@ -11,7 +11,7 @@ from .flow_bbox_head import FlowBBoxHead
 from .flow_head import FlowHead
 from .flow_options import FlowOptions
 from .neck import SeparableYOLONeck
-from .prediction import PredictionOptions, resolve_levels
+from .prediction_options import PredictionOptions, resolve_levels
 from .side_delta_coder import SideDeltaBBoxCoder
 from .stock_detectors import FlowSingleStageDetector, FlowTwoStageDetector
 from .stock_flow import PooledFlowHead

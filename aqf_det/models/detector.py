@@ -16,7 +16,8 @@ from .checkpoint_kind import CheckpointKindError
 from .ensemble import Ensemble, Member
 from .flow_head import FlowHead
 from .fusion import fuse
-from .prediction import Detections, PredictionOptions, rescored
+from .prediction import Detections, rescored
+from .prediction_options import PredictionOptions
 from .views import View, mirrored_detections, mirrored_images
 
 Metas = Sequence[Mapping[str, Any]]

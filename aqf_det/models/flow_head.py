@@ -15,7 +15,8 @@ from .box_branch import BoxBranch
 from .checkpoint_kind import CheckpointGuard
 from .flow_options import FlowOptions
 from .mc_dropout import check_passes
-from .prediction import Detections, PredictionOptions, finish
+from .prediction import Detections, finish
+from .prediction_options import PredictionOptions
 
 
 class FlowHead(CheckpointGuard):
@@ -27,7 +28,7 @@ class FlowHead(CheckpointGuard):
         dropout: Applied to the features that the branch reads.
         calibration: What was learned from held-out boxes.
         stage: 1 or 2; part of the weights.
-        test_cfg: See :class:`~aqf_det.models.prediction.PredictionOptions`.
+        test_cfg: See :class:`~aqf_det.models.prediction_options.PredictionOptions`.
     """
 
     stage: Tensor

@@ -22,7 +22,8 @@ from torch import Tensor
 from aqf_core.distributions import ScalarPredictive
 
 from .box_distribution import BoxDistribution, StackedSides
-from .prediction import Detections, PredictionOptions, suppress
+from .prediction import Detections, suppress
+from .prediction_options import PredictionOptions
 
 
 class JoinedSides(StackedSides):

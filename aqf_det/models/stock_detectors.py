@@ -26,7 +26,8 @@ from .detector import FlowDetection
 from .flow_bbox_head import FlowBBoxHead
 from .flow_head import FlowHead
 from .mc_dropout import check_passes
-from .prediction import Detections, PredictionOptions
+from .prediction import Detections
+from .prediction_options import PredictionOptions
 from .stock_flow import BesideStock, PooledFlowHead
 
 #: Dense heads that predict the distances of the sides from a point, and their subclasses; RTMDet's

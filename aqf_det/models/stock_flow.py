@@ -28,7 +28,7 @@ from .box_distribution import BoxDistribution
 from .flow_head import FlowHead
 from .flow_options import FlowOptions
 from .mc_dropout import channel_masks, check_passes, thin
-from .prediction import PredictionOptions
+from .prediction_options import PredictionOptions
 from .side_delta_coder import SideDeltaBBoxCoder
 
 
@@ -124,7 +124,7 @@ class PooledFlowHead(BesideStock, BaseModule):
         in_channels: Channels of the maps.
         strides: Their strides.
         test_cfg: The stock head's, with further options if wanted: see
-            :class:`~aqf_det.models.prediction.PredictionOptions`.
+            :class:`~aqf_det.models.prediction_options.PredictionOptions`.
         flow: See :class:`~aqf_det.models.flow_options.FlowOptions`.
         dropout: Probability of dropout of the pooled features, for MC dropout.
         spread: First standard deviation of a side, in widths or heights of the box.

@@ -20,7 +20,8 @@ from .coder import Grid, decode_sides, make_grid
 from .detection_losses import focal_bce, gaussian_box_loss, pairwise_iou_max, smooth_one_hot
 from .flow_head import FlowHead
 from .flow_options import FlowOptions
-from .prediction import Detections, PredictionOptions, detect_image
+from .prediction import Detections, detect_image
+from .prediction_options import PredictionOptions
 
 #: log sigma in cells; outside no annotation is that exact and no box that vague.
 LOG_SIGMA_RANGE = (-5.0, 4.0)
@@ -46,7 +47,7 @@ class FlowYOLOHead(FlowHead, BaseDenseHead):
         label_smoothing: Share of the uniform distribution in the class target.
         ignore_iou: Empty cells whose box overlaps an object this much have no confidence loss.
         train_cfg: Unused; mmdet's detectors pass it.
-        test_cfg: See :class:`~aqf_det.models.prediction.PredictionOptions`.
+        test_cfg: See :class:`~aqf_det.models.prediction_options.PredictionOptions`.
     """
 
     def __init__(

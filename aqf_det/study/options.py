@@ -17,7 +17,8 @@ from ..calibration.run import usable_edges
 from ..engine.cached_branch import image_code
 from ..models.detector import FlowDetector, detect_in_views
 from ..models.ensemble import Member
-from ..models.prediction import Detections, PredictionOptions, finish
+from ..models.prediction import Detections, finish
+from ..models.prediction_options import PredictionOptions
 from ..models.views import View
 
 

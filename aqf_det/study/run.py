@@ -37,7 +37,7 @@ from ..engine.flow_split import other_split
 from ..engine.running import check_checkpoint_path
 from ..evaluation import BoxPairs, summarise
 from ..models.detector import FlowDetector
-from ..models.prediction import PredictionOptions
+from ..models.prediction_options import PredictionOptions
 from .ledger import Ledger
 from .plan import DROPOUT, SETTINGS, Run, StudySize, planned_runs
 from .progress import Step, output_to

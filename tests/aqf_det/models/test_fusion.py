@@ -15,7 +15,8 @@ from aqf_det.calibration import CalibrationMismatchError
 from aqf_det.models import BoxDistribution, CheckpointKindError, FlowDetector
 from aqf_det.models.affine_sides import mirrored, mirrored_boxes
 from aqf_det.models.fusion import fuse, mixture
-from aqf_det.models.prediction import Detections, PredictionOptions
+from aqf_det.models.prediction import Detections
+from aqf_det.models.prediction_options import PredictionOptions
 from aqf_det.models.views import mirrored_images
 
 from .conftest import SIZE

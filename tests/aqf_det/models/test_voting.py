@@ -11,7 +11,8 @@ from mmdet.structures import DetDataSample
 
 from aqf_core.errors import UnknownNameError
 from aqf_det.models import BoxDistribution, BoxFlow, FlowDetector, FlowOptions
-from aqf_det.models.prediction import Detections, PredictionOptions, rescored
+from aqf_det.models.prediction import Detections, rescored
+from aqf_det.models.prediction_options import PredictionOptions
 from aqf_det.models.voting import VOTING, vote, voters
 
 Build = Callable[..., FlowDetector]
