@@ -18,7 +18,13 @@ from pathlib import Path
 
 import torch
 
-from aqf_core.datasets import TIME_SERIES, TimeSeries, load_time_series, read_time_series
+from aqf_core.datasets import (
+    TIME_SERIES,
+    DataError,
+    TimeSeries,
+    load_time_series,
+    read_time_series,
+)
 from aqf_core.datasets.time_series import available_time_series
 from aqf_core.experiments.forecast_report import write_report
 from aqf_core.experiments.forecasting import (
@@ -30,7 +36,14 @@ from aqf_core.experiments.forecasting import (
     jobs_for,
 )
 from aqf_core.experiments.records import Record, RecordFile
-from aqf_core.experiments.runner import Job, run_and_report, run_jobs, run_tool, shown_command
+from aqf_core.experiments.runner import (
+    Job,
+    known_jobs,
+    run_and_report,
+    run_jobs,
+    run_tool,
+    shown_command,
+)
 from aqf_core.forecasting import PRESETS
 from aqf_core.forecasting.distributed import is_distributed, process_group, rank, wait
 from aqf_core.forecasting.settings import MARGINALS
@@ -57,6 +70,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=Path("runs/timeseries.jsonl"))
     parser.add_argument("--markdown", type=Path, help="page (default: beside the output)")
+    parser.add_argument(
+        "--report-only", action="store_true", help="run nothing, report what is known"
+    )
     args = parser.parse_args(arguments)
     for name in ("seeds", "horizon", "context", "windows", "steps"):
         value = getattr(args, name)
@@ -119,14 +135,17 @@ def run(args: argparse.Namespace, command: str) -> int:
         )
         jobs += jobs_for(study, methods, seeds)
     page = args.markdown or args.output.with_suffix(".md")
+    file = RecordFile(args.output)
+    if args.report_only:
+        jobs = known_jobs(jobs, file)
+        if not jobs:
+            raise DataError(f"{args.output} holds no result of this command; leave --report-only.")
     wait()
     if rank():
         with open(os.devnull, "w") as nowhere:
             run_jobs(jobs, ReadOnly(args.output), nowhere)
         return 0
-    return run_and_report(
-        jobs, RecordFile(args.output), lambda results: write_report(results, page, command, about)
-    )
+    return run_and_report(jobs, file, lambda results: write_report(results, page, command, about))
 
 
 def main(arguments: list[str] | None = None) -> int:

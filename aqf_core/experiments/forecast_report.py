@@ -130,9 +130,12 @@ def _apart(data: TimeSeries, results: Results) -> str:
 
 def _scores(results: Results) -> str:
     rows = []
+    seeds = len({r["seed"] for r in results})
     for method in _present(results):
         records = _of(results, method)
-        row = [METHODS[method].title, _spread(records, "nd", 4), _spread(records, "rmse", 3)]
+        fewer = METHODS[method].seeded and len(records) < seeds
+        title = METHODS[method].title + (f" ({len(records)} of {seeds} seeds)" if fewer else "")
+        row = [title, _spread(records, "nd", 4), _spread(records, "rmse", 3)]
         if method in NAIVE:
             row += ["-"] * 5
         else:

@@ -71,6 +71,12 @@ def test_a_file_is_forecast_once_and_reported(
     capsys.readouterr()
     assert tool()(command) == 0
     assert records(output) == rows and "9 of 9 results are known" in capsys.readouterr().err
+    # A page of what is known, also if more was asked for.
+    more = [*command, "--seeds", "5", "--report-only", "--markdown", str(tmp_path / "page.md")]
+    assert tool()(more) == 0
+    assert records(output) == rows and "| AQF |" in (tmp_path / "page.md").read_text()
+    with pytest.raises(DataError, match="holds no result"):
+        tool()([*more, "--output", str(tmp_path / "none.jsonl")])
 
 
 def test_simulated_loads_stand_in_where_there_are_no_files(
