@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,8 @@ class Columns:
 
     A column is categorical when pandas says so (dtype `category`) or when it is listed in
     `categorical_features`. Its values are replaced by the position of the value among the sorted
-    categories of the training data; missing and unknown values become NaN. All other columns must
-    be numbers.
+    categories of the training data; missing and unknown values become NaN, and so do those that a
+    single row has: they would tell nothing but which row it is. All other columns must be numbers.
 
     Args:
         categorical_features: names or positions of categorical columns; None for none beyond
@@ -39,8 +40,9 @@ class Columns:
         categories: for every column its categories (a list), or None for a number.
 
     Example:
-        >>> columns = Columns([0]).fit(np.array([["red", 1.5], ["blue", 2.0]], dtype=object))
-        >>> columns.transform(np.array([["blue", 3.0], ["green", 4.0]], dtype=object))
+        >>> rows = [["red", 1.5], ["blue", 2.0], ["blue", 1.0], ["red", 2.5], ["pink", 3.0]]
+        >>> columns = Columns([0]).fit(np.array(rows, dtype=object))
+        >>> columns.transform(np.array([["blue", 3.0], ["pink", 4.0]], dtype=object))
         array([[ 0.,  3.],
                [nan,  4.]])
     """
@@ -107,7 +109,8 @@ def _missing(values: Array) -> NDArray[np.bool_]:
 
 
 def _categories(values: Array) -> list[Any]:
-    known = {_plain(v) for v in values[~_missing(values)].tolist()}
+    counts = Counter(_plain(v) for v in values[~_missing(values)].tolist())
+    known = [v for v, count in counts.items() if count > 1]
     return sorted(known, key=lambda v: (str(type(v)), v))
 
 

@@ -202,6 +202,16 @@ def test_categories_and_missing_values() -> None:
     assert np.array_equal(same.predict(array), model.predict(frame))
 
 
+def test_names_of_single_rows_tell_nothing() -> None:
+    frame = pd.DataFrame({"size": Y, "name": pd.Categorical([f"n{k}" for k in range(60)])})
+    frame["town"] = pd.Categorical(["Ulm", "Bonn", *["Kiel"] * 58])
+    model = quick().fit(frame, Y)
+    assert model.columns_.categories == [None, [], ["Kiel"]]
+    # A town that one row had is as good as one that none had.
+    towns = frame.head(2).assign(size=0.0, town=pd.Categorical(["Ulm", "Rom"]))
+    assert np.ptp(model.predict(towns)) == 0
+
+
 def test_large_offsets_keep_their_digits() -> None:
     # Few steps, before rounding decides which weights are the best.
     shifted = quick(steps=20).fit(1e6 * X + 1e9, Y + 1e9)
