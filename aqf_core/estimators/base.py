@@ -131,7 +131,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _settings(self, table: tuple[int, int]) -> Settings:
-        """The preset for so many rows and columns, with everything replaced that was given."""
+        """The preset for so many rows and numerical columns, with what was given replaced."""
         return resolve(table=table, **self.get_params(deep=False))
 
     # How several targets depend on each other: "independent", "flow" or "gaussian".
@@ -153,7 +153,8 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         one_pass: bool = False,
     ) -> None:
         """Fit or continue the bag and set the fitted attributes."""
-        settings = self._settings(X.shape)
+        numbers = sum(known is None for known in columns.categories)
+        settings = self._settings((len(X), numbers))
         previous = None
         if self._continues(one_pass):
             previous = self.fitted_
