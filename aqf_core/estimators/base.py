@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         hidden: sizes of the hidden layers.
         activation: "silu", "relu" or "elu".
         dropout: share of units dropped after each hidden layer.
-        bins: bins of the piecewise-linear encoding of each numerical column.
+        bins: bins of the piecewise-linear encoding of each numerical column; the default is 8 up
+            to 1,500 rows and grows with their number.
         unbinned: share of the members that see numbers without their bins.
         steps: optimiser steps.
         batch_size: rows per member and step.
@@ -129,9 +130,9 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         """The object in which estimators differ."""
         raise NotImplementedError
 
-    def _settings(self) -> Settings:
-        """The preset with everything replaced that was given."""
-        return resolve(**self.get_params(deep=False))
+    def _settings(self, table: tuple[int, int]) -> Settings:
+        """The preset for so many rows and numerical columns, with what was given replaced."""
+        return resolve(table=table, **self.get_params(deep=False))
 
     # How several targets depend on each other: "independent", "flow" or "gaussian".
     _dependence = "independent"
@@ -152,10 +153,13 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         one_pass: bool = False,
     ) -> None:
         """Fit or continue the bag and set the fitted attributes."""
-        settings = self._settings()
+        numbers = sum(known is None for known in columns.categories)
+        settings = self._settings((len(X), numbers))
         previous = None
         if self._continues(one_pass):
             previous = self.fitted_
+            if self.bins is None:  # as many as the first rows had
+                settings = replace(settings, bins=self.settings_.bins)
             check_continues(self.settings_, settings)
         recipe = self._recipe(settings, columns, self._support_of(y, eval_set, one_pass))
         if previous is not None and previous.loc.shape != y.shape[1:]:

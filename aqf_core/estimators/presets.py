@@ -13,6 +13,11 @@ from ..validation import lookup
 __all__ = ["PRESETS", "Settings", "check_continues", "resolve"]
 
 
+# Bins per column grow with the root of the number of rows beyond this many, up to so many of them,
+# and while all columns together have no more than this: predictions for wide tables stay fast.
+ROWS_TO_GROW, MOST_BINS, MOST_INPUTS = 1500, 32, 160
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that shapes a fit; `None` in an estimator's argument means "as the preset says".
@@ -25,7 +30,8 @@ class Settings:
         activation: "silu", "relu" or "elu".
         skip: whether a linear function of the inputs is added to the output.
         dropout: share of units dropped after each hidden layer.
-        bins: bins of the piecewise-linear encoding of each number; 0 for none.
+        bins: bins of the piecewise-linear encoding of each number; 0 for none. A preset's number
+            grows with the table, see `for_table`.
         unbinned: share of the members that see numbers without their bins. They are smoother, and
             err elsewhere.
         levels: quantile levels per row and step where the loss is not in closed form.
@@ -53,6 +59,22 @@ class Settings:
     weight_decay: float = 1e-2
     patience: float = 0.5
     recalibrate: str = "spline"
+
+    def for_table(self, rows: int, columns: int) -> Settings:
+        """With as many bins as a table of so many rows and numerical columns can fill.
+
+        Bins let a network follow steps and bends of single features; the more rows there are, the
+        finer are those that can be told from noise. Below `ROWS_TO_GROW` rows nothing changes.
+
+        Example:
+            >>> [Settings().for_table(rows, 9).bins for rows in (1000, 6000, 1_000_000)]
+            [8, 16, 17]
+        """
+        if self.bins == 0 or rows <= ROWS_TO_GROW:
+            return self
+        most = min(MOST_BINS, MOST_INPUTS // max(1, columns))
+        grown = round(self.bins * (rows / ROWS_TO_GROW) ** 0.5)
+        return replace(self, bins=max(self.bins, min(most, grown)))
 
     def n_unbinned(self) -> int:
         """How many members see no bins; never the only one."""
@@ -90,14 +112,20 @@ PRESETS: dict[str, Settings] = {
 }
 
 
-def resolve(preset: str, **given: Any) -> Settings:
+def resolve(preset: str, table: tuple[int, int] | None = None, **given: Any) -> Settings:
     """The settings of a preset with everything replaced that was given and is not None.
+
+    Args:
+        preset: a name in `PRESETS`.
+        table: rows and numerical columns to learn from; None for a small table.
+        **given: arguments of an estimator; those that are no settings are left alone.
 
     Example:
         >>> resolve("fast", hidden=[32], steps=None).hidden
         (32,)
     """
     base = lookup(preset, PRESETS, "preset")
+    base = base if table is None else base.for_table(*table)
     known = {f.name for f in fields(Settings)}
     changes = {
         name: value.item() if isinstance(value, np.generic) else value

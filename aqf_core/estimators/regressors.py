@@ -97,8 +97,8 @@ class CDFFlowRegressor(QuantileFlowRegressor):
 
     _direction = "cdf"
 
-    def _settings(self) -> Settings:
-        settings = super()._settings()
+    def _settings(self, table: tuple[int, int]) -> Settings:
+        settings = super()._settings(table)
         if self.preset == "paper" and self.learning_rate is None:
             return replace(settings, learning_rate=3e-4)  # the published rate of this direction
         return settings

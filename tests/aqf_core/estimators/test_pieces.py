@@ -16,6 +16,7 @@ from aqf_core.estimators.loop import Schedule
 from aqf_core.estimators.optimiser import BagAdamW
 from aqf_core.estimators.pooling import PooledPredictive
 from aqf_core.estimators.preparation import group_rows, make_split
+from aqf_core.estimators.presets import resolve
 from aqf_core.losses import sample_crps
 from aqf_core.transformers import make_transformer
 
@@ -65,6 +66,18 @@ def test_categories_missing_values_and_constants() -> None:
 
 def test_many_columns_get_fewer_bins() -> None:
     assert FeatureEncoding(bins=8).fit(RNG.normal(size=(50, 1500))).width == 1500
+
+
+def test_long_tables_get_more_bins() -> None:
+    assert resolve("default", (1500, 3)) == resolve("default")
+    assert resolve("default", (10**6, 3)).bins == 32
+    assert resolve("fast", (10**6, 200)).bins == 8  # as many as before: too many columns
+    assert resolve("paper", (10**6, 3)).bins == 0
+    assert resolve("default", (10**6, 3), bins=5).bins == 5
+    X = RNG.normal(size=(6000, 2))
+    model = QuantileFlowRegressor("fast", steps=2, members=2).partial_fit(X[:100], X[:100, 0])
+    assert model.partial_fit(X, X[:, 0]).settings_.bins == 8  # those of the first rows stay
+    assert model.fit(X, X[:, 0]).settings_.bins == 16
 
 
 # Bag --------------------------------------------------------------------------------------------
