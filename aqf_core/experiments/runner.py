@@ -123,10 +123,11 @@ def run_and_report(
 
 
 def shown_command(tool: str, arguments: Sequence[str]) -> str:
-    """The command for a page: without the places where this machine keeps data and results.
+    """The command for a page: without the places where this machine keeps data and results, and
+    with the work even if its results were there already.
 
     Example:
-        >>> shown_command("run_tabular", ["--data-root", "/disk", "--csv", "a b.csv"])
+        >>> shown_command("run_tabular", ["--output", "/disk/r", "--report-only", "--csv", "a b.csv"])
         "python tools/run_tabular.py --csv 'a b.csv'"
     """
     kept: list[str] = []
@@ -134,7 +135,7 @@ def shown_command(tool: str, arguments: Sequence[str]) -> str:
     for word in rest:
         if word in ("--data-root", "--output"):
             next(rest, None)
-        elif not word.startswith(("--data-root=", "--output=")):
+        elif word != "--report-only" and not word.startswith(("--data-root=", "--output=")):
             kept.append(word)
     return shlex.join(["python", f"tools/{tool}.py", *kept])
 
