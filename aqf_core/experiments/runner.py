@@ -127,7 +127,7 @@ def shown_command(tool: str, arguments: Sequence[str]) -> str:
     with the work even if its results were there already.
 
     Example:
-        >>> shown_command("run_tabular", ["--output", "/disk/r", "--report-only", "--csv", "a b.csv"])
+        >>> shown_command("run_tabular", ["--output", "r", "--report-only", "--csv", "a b.csv"])
         "python tools/run_tabular.py --csv 'a b.csv'"
     """
     kept: list[str] = []
